@@ -1,0 +1,123 @@
+// Package run runs one program honestly: an argument vector and no shell, the C locale, standard output and standard
+// error apart, the exit code told, and the deadline of the caller kept only where the caller asks for it.
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+)
+
+// Runner runs a program to its end and returns what it printed.
+//
+// Read runs a program that changes nothing: it is killed when ctx ends, and it is not an effect.
+// Write runs a program that changes something: it passes the effect seam, and it is never killed, because a
+// half-done lvcreate or mkfs is worse than a late one. Write returns only when the program has ended. If ctx has
+// ended before the start, the program is not started.
+//
+// A program that exits with a code other than 0, or by a signal, gives an *Error. Text on standard error with exit
+// code 0 is a warning: it is logged, and it is in the Result.
+type Runner interface {
+	Read(ctx context.Context, name string, args ...string) (Result, error)
+	Write(ctx context.Context, name string, args ...string) (Result, error)
+}
+
+// Result is what a program printed.
+type Result struct {
+	Stdout, Stderr string
+}
+
+// Error is a program that did not end well. A program that could not be started has ExitCode -1 and the reason in Err.
+type Error struct {
+	Argv     []string
+	ExitCode int // -1: not started, or ended by a signal
+	Stdout   string
+	Stderr   string
+	Err      error
+}
+
+func (e *Error) Error() string {
+	text := strings.Join(strings.Fields(e.Stderr), " ")
+	if text == "" {
+		text = strings.Join(strings.Fields(e.Stdout), " ")
+	}
+	if len(text) > 1000 {
+		text = text[:1000] + "..."
+	}
+	return fmt.Sprintf("%s: %v: %s", strings.Join(e.Argv, " "), e.Err, text)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Local runs programs on this machine.
+type Local struct {
+	// Prefix goes before every argument vector, for example nsenter with its flags to run the host's tools.
+	Prefix []string
+	// Effects is the seam that Write passes; nil calls through.
+	Effects effect.Seam
+}
+
+var _ Runner = (*Local)(nil)
+
+// Read implements Runner.
+func (l *Local) Read(ctx context.Context, name string, args ...string) (Result, error) {
+	return l.run(ctx, true, name, args)
+}
+
+// Write implements Runner.
+func (l *Local) Write(ctx context.Context, name string, args ...string) (res Result, err error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	err = l.Effects.Do(ctx, "run", name+" "+strings.Join(args, " "), func() error {
+		res, err = l.run(ctx, false, name, args)
+		return err
+	})
+	return res, err
+}
+
+func (l *Local) run(ctx context.Context, killable bool, name string, args []string) (Result, error) {
+	argv := append(append(append([]string(nil), l.Prefix...), name), args...)
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:gosec // the one place that runs programs; names are validated by the callers
+	if killable {
+		cmd = exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // as above
+		cmd.WaitDelay = 2 * time.Second                      // a child that keeps the pipes open must not keep the caller
+	}
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	// LVM asks udev for cookies that never come in a container with an IPC namespace of its own (dmsetup(8)).
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C", "DM_DISABLE_UDEV=1", "LVM_SUPPRESS_FD_WARNINGS=1")
+	// A group of its own: a Ctrl-C at the driver's terminal must not interrupt an lvcreate.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+
+	start := time.Now()
+	err := cmd.Run()
+	log := klog.FromContext(ctx).V(4)
+	log.Info("ran program", "argv", argv, "duration", time.Since(start).Round(time.Microsecond), "err", err)
+	res := Result{Stdout: stdout.String(), Stderr: stderr.String()}
+	if err == nil {
+		if text := strings.TrimSpace(res.Stderr); text != "" {
+			log.Info("program warned", "argv", argv, "stderr", text)
+		}
+		return res, nil
+	}
+	code := -1
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	}
+	if killable && ctx.Err() != nil {
+		err = ctx.Err() // killed by the deadline, not by a fault of its own
+	}
+	return res, &Error{Argv: argv, ExitCode: code, Stdout: res.Stdout, Stderr: res.Stderr, Err: err}
+}

@@ -1,0 +1,133 @@
+package volume
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Capability is a CSI VolumeCapability as plain values.
+type Capability struct {
+	Block      bool
+	FS         FS       // mount: as asked, "" where nothing was said
+	MountFlags []string // mount: as asked
+	Group      *int     // mount: volume_mount_group, a numeric gid; nil: none
+	Mode       AccessMode
+}
+
+// AccessMode is one of the CSI access modes for a single node; a logical volume is on one node only.
+type AccessMode string
+
+// The access modes (CSI spec, VolumeCapability.AccessMode).
+const (
+	SingleNodeWriter       AccessMode = "SINGLE_NODE_WRITER"
+	SingleNodeReaderOnly   AccessMode = "SINGLE_NODE_READER_ONLY"
+	SingleNodeSingleWriter AccessMode = "SINGLE_NODE_SINGLE_WRITER"
+	SingleNodeMultiWriter  AccessMode = "SINGLE_NODE_MULTI_WRITER"
+)
+
+// AccessModes are the modes the driver takes.
+var AccessModes = []AccessMode{SingleNodeWriter, SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeMultiWriter}
+
+// ReadOnly reports whether whatever is published with the capability must be read-only.
+func (c Capability) ReadOnly() bool {
+	return c.Mode == SingleNodeReaderOnly || slices.Contains(splitFlags(c.MountFlags), "ro")
+}
+
+// Format gives the file system a volume of this capability carries.
+func (c Capability) Format(p Parameters) (Format, error) {
+	if c.Block {
+		if len(p.MkfsOptions) != 0 {
+			return Format{}, Invalid("parameters["+KeyMkfsOptions+"]", strings.Join(p.MkfsOptions, " "), "has no meaning for a block volume; leave it out")
+		}
+		return Format{}, nil
+	}
+	fs := c.FS
+	if p.FS != "" {
+		if fs != "" && fs != p.FS {
+			return Format{}, Invalid(KeyFSType, string(p.FS), fmt.Sprintf("the capability's fs_type says %s; name one only", fs))
+		}
+		fs = p.FS
+	}
+	if fs == "" {
+		fs = DefaultFS
+	}
+	return Format{FS: fs, MkfsOptions: p.MkfsOptions}, nil
+}
+
+// ParseGroup reads a volume_mount_group; "" is none.
+func ParseGroup(v string) (*int, error) {
+	if v == "" {
+		return nil, nil
+	}
+	gid, err := strconv.ParseUint(v, 10, 31)
+	if err != nil {
+		return nil, Invalid("volume_capability.mount.volume_mount_group", v, "give a numeric group id")
+	}
+	n := int(gid)
+	return &n, nil
+}
+
+// CheckMountFlags checks mount flags before they get near the kernel. Flags that change what is mounted, or where, are
+// the driver's business.
+func CheckMountFlags(flags []string) error {
+	const field = "volume_capability.mount.mount_flags"
+	if total := len(strings.Join(flags, ",")); total > 2048 {
+		return Invalid(field, strings.Join(flags, ","), "too long; at most 2048 bytes in all")
+	}
+	for _, f := range splitFlags(flags) {
+		key, _, _ := strings.Cut(f, "=")
+		switch key {
+		case "bind", "rbind", "move", "remount", "shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable":
+			return Invalid(field, f, "changes how the volume is mounted, which is for the driver to do; leave it out")
+		case "":
+			return Invalid(field, f, "empty flag; leave it out")
+		}
+		if strings.ContainsFunc(f, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return Invalid(field, f, "holds blanks or control characters")
+		}
+	}
+	return nil
+}
+
+// splitFlags takes "a,b" as two flags: authors of StorageClasses write both forms.
+func splitFlags(flags []string) []string {
+	var out []string
+	for _, f := range flags {
+		out = append(out, strings.Split(f, ",")...)
+	}
+	return out
+}
+
+// SplitFlags gives the flags one by one, each once, in their order.
+func SplitFlags(flags []string) []string {
+	var out []string
+	for _, f := range splitFlags(flags) {
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// CheckPath checks a path that the CO names: absolute, clean, not the root, without control characters, at most 4096
+// bytes. It says nothing about what is there.
+func CheckPath(field, path string) error {
+	switch {
+	case path == "":
+		return Invalid(field, path, "missing; it is required")
+	case len(path) > 4096:
+		return Invalid(field, path, "too long; at most 4096 bytes (PATH_MAX)")
+	case !filepath.IsAbs(path):
+		return Invalid(field, path, "must be an absolute path")
+	case slices.Contains(strings.Split(path, "/"), ".."):
+		return Invalid(field, path, `must not hold ".."`)
+	case filepath.Clean(path) == "/":
+		return Invalid(field, path, "must not be the root folder")
+	case strings.ContainsFunc(path, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return Invalid(field, path, "holds control characters")
+	}
+	return nil
+}

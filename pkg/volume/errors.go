@@ -1,0 +1,51 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The errors that have an answer of their own. Everything below pkg/rpc wraps one of them, or none; the table that
+// makes gRPC codes of them is in pkg/rpc and nowhere else. An error that wraps none of them is answered Internal.
+var (
+	// ErrInvalid: the request is wrong whatever the state of the world. Made by Invalid.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrNotFound: the volume is not there, and the question was answered well.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: the name or the target is taken, with other arguments.
+	ErrExists = errors.New("already exists")
+	// ErrBusy: somebody uses the volume. In a teardown: it is journalled and will be carried on.
+	ErrBusy = errors.New("in use")
+	// ErrPending: another operation on this volume is under way, or its teardown is unfinished.
+	ErrPending = errors.New("operation pending")
+	// ErrPrecondition: the volume is in a state in which the call may not be made.
+	ErrPrecondition = errors.New("failed precondition")
+	// ErrNoSpace: volume group, thin pool, overcommit limit or metadata area is full.
+	ErrNoSpace = errors.New("no space")
+	// ErrOutOfRange: a size that this node can never give, or required above limit.
+	ErrOutOfRange = errors.New("out of range")
+	// ErrToken: a starting_token that ListVolumes did not give out.
+	ErrToken = errors.New("bad starting token")
+)
+
+// FieldError is bad input: which field, what it held, and what to write instead.
+type FieldError struct {
+	Field, Value, Remedy string
+}
+
+func (e *FieldError) Error() string {
+	v := e.Value
+	if len(v) > 100 {
+		v = fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(v[:100], "?"), len(v))
+	}
+	return fmt.Sprintf("%s %q: %s", e.Field, v, e.Remedy)
+}
+
+// Is makes errors.Is(err, ErrInvalid) true.
+func (e *FieldError) Is(target error) bool { return target == ErrInvalid }
+
+// Invalid returns an ErrInvalid that names the field, the value and the remedy. Never give it a secret as value.
+func Invalid(field, value, remedy string) error {
+	return &FieldError{Field: field, Value: value, Remedy: remedy}
+}

@@ -1,0 +1,72 @@
+package volume
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// ID is the volume_id of a persistent volume: node/vg/lv. It is unique in the cluster, and tells an operator where
+// the data is. Inline volumes keep the id that kubelet gives them.
+type ID struct {
+	Node string // as ShortNode gives it
+	Ref
+}
+
+// String is the one printer of ids; ParseID reads what it writes.
+func (id ID) String() string { return id.Node + "/" + id.VG + "/" + id.LV }
+
+// ParseID is the one parser of persistent volume ids. What it returns holds only names that are safe in an argument
+// vector and in a path below a folder of ours. The error is an ErrInvalid that names volume_id.
+func ParseID(s string) (ID, error) {
+	if err := CheckAnyID(s); err != nil {
+		return ID{}, err
+	}
+	bad := func(why string) (ID, error) {
+		return ID{}, Invalid("volume_id", s, why+"; this driver's ids are <node>/<vg>/<lv>, as CreateVolume returns them")
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 {
+		return bad("not three parts")
+	}
+	id := ID{Node: parts[0], Ref: Ref{VG: parts[1], LV: parts[2]}}
+	switch {
+	case !nodeName.MatchString(id.Node) || len(id.Node) > maxNode:
+		return bad("no valid node name")
+	case CheckVG("volume_id", id.VG) != nil:
+		return bad("no valid volume group name")
+	case !usableLV(id.LV):
+		return bad("no valid logical volume name")
+	}
+	return id, nil
+}
+
+// CheckAnyID checks what holds for every volume_id, a foreign one too: it is there, at most 128 bytes of UTF-8, and
+// without control characters (CSI spec, "Size Limits" and the note on strings).
+func CheckAnyID(s string) error { return checkText("volume_id", s) }
+
+// CheckName checks a name that the CO chose for a volume.
+func CheckName(s string) error { return checkText("name", s) }
+
+func checkText(field, s string) error {
+	switch {
+	case s == "":
+		return Invalid(field, s, "missing; it is required")
+	case len(s) > maxID:
+		return Invalid(field, s, fmt.Sprintf("too long; at most %d bytes", maxID))
+	case !utf8.ValidString(s):
+		return Invalid(field, strings.ToValidUTF8(s, "?"), "not UTF-8")
+	case strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return Invalid(field, s, "holds control characters; leave them out")
+	}
+	return nil
+}
+
+// LockKey gives the key under which operations on a volume exclude each other: the name of its logical volume, which
+// CreateVolume knows from the name alone and every other call from the id. An id that is not ours is its own key.
+func LockKey(volumeID string) string {
+	if id, err := ParseID(volumeID); err == nil {
+		return id.LV
+	}
+	return LVName(Inline, volumeID)
+}

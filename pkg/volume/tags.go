@@ -1,0 +1,170 @@
+package volume
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Tags is what the driver keeps in the LVM tags of a logical volume: atomically with the LV itself, so that nothing of
+// it can be lost while the LV is there. LVM's tags hold at most 1024 bytes of [a-zA-Z0-9_+.-/=!:&#] (lvm(8)).
+type Tags struct {
+	Owner  string // the driver's name; empty: not ours, never touched
+	Kind   Kind
+	Name   string // the CO's name, where the LV has another
+	Spec   string // layout and file system as asked for: what a repeated call is compared with
+	PodUID string // inline: the pod
+	State  string // why the LV is not yet whole; empty: it is whole
+}
+
+const tagPrefix = "csi."
+
+// OwnerTag is the tag that makes an LV the driver's. It is the first of the two keys without which none is removed.
+func OwnerTag(owner string) string { return tagPrefix + "owner=" + owner }
+
+// KindTag is the tag that tells the kind.
+func KindTag(k Kind) string { return tagPrefix + "kind=" + string(k) }
+
+// Strings gives the tags to hand to lvcreate --addtag. ParseTags reads them back.
+func (t Tags) Strings() []string {
+	out := []string{OwnerTag(t.Owner), KindTag(t.Kind)}
+	for _, f := range []struct{ key, value string }{
+		{"name", t.Name}, {"spec", t.Spec}, {"pod", t.PodUID}, {"state", t.State},
+	} {
+		if f.value != "" {
+			out = append(out, tagPrefix+f.key+"="+escapeTag(f.value))
+		}
+	}
+	return out
+}
+
+// ParseTags reads the tags of an LV. Tags that are not the driver's are passed over.
+func ParseTags(tags []string) Tags {
+	var t Tags
+	for _, tag := range tags {
+		key, value, ok := strings.Cut(strings.TrimPrefix(tag, tagPrefix), "=")
+		if !ok || !strings.HasPrefix(tag, tagPrefix) {
+			continue
+		}
+		value = unescapeTag(value)
+		switch key {
+		case "owner":
+			t.Owner = value
+		case "kind":
+			t.Kind = Kind(value)
+		case "name":
+			t.Name = value
+		case "spec":
+			t.Spec = value
+		case "pod":
+			t.PodUID = value
+		case "state":
+			t.State = value
+		}
+	}
+	return t
+}
+
+// CheckOwner checks a driver name: it must be a CSI plugin name (CSI spec, GetPluginInfo: domain name notation, at
+// most 63 bytes), which is also a valid tag as it is.
+func CheckOwner(name string) error {
+	if len(name) > 63 || !nodeName.MatchString(name) || strings.Contains(name, "_") {
+		return Invalid("--driver-name", name, "give a domain-style name, at most 63 bytes of letters, digits, - and .")
+	}
+	return nil
+}
+
+// escapeTag writes each byte that LVM does not take in a tag, and ":", as :xx.
+func escapeTag(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("_+.-/=!&#", c) >= 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, ":%02x", c)
+		}
+	}
+	return b.String()
+}
+
+func unescapeTag(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == ':' && i+2 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// canonical gives layout and file system in one form, so that equal requests have equal strings. Options of mkfs can be
+// long and hold anything, so they stand as a short hash.
+func (s Spec) canonical() string {
+	parts := []string{"type=" + string(s.Layout.Type)}
+	add := func(key, value string) { parts = append(parts, key+"="+value) }
+	if s.Layout.Pool != "" {
+		add("pool", s.Layout.Pool)
+	}
+	if s.Layout.Stripes != 0 {
+		add("stripes", strconv.Itoa(s.Layout.Stripes))
+	}
+	if s.Layout.StripeBytes != 0 {
+		add("stripeSize", strconv.FormatInt(s.Layout.StripeBytes, 10))
+	}
+	if s.Layout.Mirrors != 0 {
+		add("mirrors", strconv.Itoa(s.Layout.Mirrors))
+	}
+	if s.Format.FS == "" {
+		add("mode", "block")
+	} else {
+		add("fs", string(s.Format.FS))
+	}
+	if len(s.Format.MkfsOptions) != 0 {
+		sum := sha256.Sum256([]byte(strings.Join(s.Format.MkfsOptions, "\x00")))
+		add("mkfs", hex.EncodeToString(sum[:])[:12])
+	}
+	return strings.Join(parts, "&")
+}
+
+// Matches checks that an existing LV of the same name is what the spec asks for, as a repeated call must find it
+// (CSI spec, CreateVolume: same name, compatible arguments). The error is an ErrExists that names the difference.
+func (s Spec) Matches(lv LV) error {
+	differs := func(what, has, asked string) error {
+		return fmt.Errorf("%w: logical volume %s of this name has %s %s, asked for is %s; delete it or use another name",
+			ErrExists, lv.Ref, what, has, asked)
+	}
+	name := lv.Tags.Name
+	if name == "" {
+		name = lv.Name()
+	}
+	switch {
+	case lv.Tags.Kind != s.Kind:
+		return differs("kind", string(lv.Tags.Kind), string(s.Kind))
+	case name != s.Name:
+		return differs("name", name, s.Name)
+	case lv.Tags.Spec != s.canonical():
+		return differs("layout and file system", lv.Tags.Spec, s.canonical())
+	case lv.SizeBytes < s.RequiredBytes:
+		return differs("size", fmt.Sprintf("%d bytes", lv.SizeBytes), fmt.Sprintf("at least %d bytes", s.RequiredBytes))
+	case s.LimitBytes != 0 && lv.SizeBytes > s.LimitBytes:
+		return differs("size", fmt.Sprintf("%d bytes", lv.SizeBytes), fmt.Sprintf("at most %d bytes", s.LimitBytes))
+	}
+	return nil
+}
+
+// Name is the CO's name for the volume.
+func (lv LV) Name() string {
+	if lv.Tags.Name != "" {
+		return lv.Tags.Name
+	}
+	return lv.LV
+}
