@@ -1,0 +1,107 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"time"
+
+	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/klog/v2"
+)
+
+// logCall logs each call once, at its end: at -v=2 where it went well (-v=4 for what COs ask all the time), always where
+// it failed. At -v=5 also request and reply, without secrets. The logger that handlers find in their context names the
+// request, the method and the volume, so that all lines of one call can be found by its id.
+//
+// It is the outermost link and sees the plain error, which is logged in full; the caller gets the status of it.
+func logCall(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	log := klog.FromContext(ctx).WithValues("request", fmt.Sprintf("%08x", rand.Uint32()), "method", path.Base(info.FullMethod))
+	log = log.WithValues(subject(req)...)
+	if v := log.V(5); v.Enabled() {
+		v.Info("call", "message", stripped(req))
+	}
+
+	start := time.Now()
+	reply, err := next(klog.NewContext(ctx, log), req)
+	took := time.Since(start).Round(time.Microsecond)
+
+	switch {
+	case err != nil:
+		log.Info("call failed", "code", codeOf(info.FullMethod, err), "duration", took, "err", err.Error())
+		return nil, statusOf(info.FullMethod, err)
+	case log.V(5).Enabled():
+		log.V(5).Info("call done", "code", "OK", "duration", took, "message", stripped(reply))
+	case policies[info.FullMethod].chatter:
+		log.V(4).Info("call done", "code", "OK", "duration", took)
+	default:
+		log.V(2).Info("call done", "code", "OK", "duration", took)
+	}
+	return reply, nil
+}
+
+// subject gives what a request is about, as keys and values for a logger.
+func subject(req any) []any {
+	var kv []any
+	add := func(key, value string) {
+		if len(value) > 256 {
+			value = fmt.Sprintf("%s... (%d bytes)", value[:256], len(value))
+		}
+		if value != "" {
+			kv = append(kv, key, value)
+		}
+	}
+	if r, ok := req.(interface{ GetVolumeId() string }); ok {
+		add("volume", r.GetVolumeId())
+	}
+	if r, ok := req.(interface{ GetName() string }); ok {
+		add("name", r.GetName())
+	}
+	if r, ok := req.(interface{ GetTargetPath() string }); ok {
+		add("target", r.GetTargetPath())
+	}
+	if r, ok := req.(interface{ GetStagingTargetPath() string }); ok {
+		add("staging", r.GetStagingTargetPath())
+	}
+	if r, ok := req.(interface{ GetVolumePath() string }); ok {
+		add("path", r.GetVolumePath())
+	}
+	return kv
+}
+
+// secretContext are the keys of a volume_context that hold secrets although the field is not marked as secret:
+// the pod's service account tokens, which kubelet hands to drivers that ask for them (CSIDriver tokenRequests).
+var secretContext = []string{"csi.storage.k8s.io/serviceAccount.tokens"}
+
+// stripped gives a message as text for the log: fields that the CSI spec marks as secret, and the values of
+// secretContext, are replaced.
+func stripped(msg any) fmt.Stringer {
+	if r, ok := msg.(interface{ GetVolumeContext() map[string]string }); ok {
+		for _, key := range secretContext {
+			if _, ok := r.GetVolumeContext()[key]; ok {
+				msg = withoutContext(msg)
+				break
+			}
+		}
+	}
+	return protosanitizer.StripSecrets(msg)
+}
+
+// withoutContext copies the message, for the handler still needs its own, and replaces the secrets of its volume_context.
+func withoutContext(msg any) any {
+	m, ok := msg.(proto.Message)
+	if !ok {
+		return "***stripped***"
+	}
+	m = proto.Clone(m)
+	values := m.(interface{ GetVolumeContext() map[string]string }).GetVolumeContext()
+	for _, key := range secretContext {
+		if _, ok := values[key]; ok {
+			values[key] = "***stripped***"
+		}
+	}
+	return m
+}

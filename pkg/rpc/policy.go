@@ -1,0 +1,66 @@
+package rpc
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// policies is the whole lock policy. A method without a row is not served, so that whoever adds one must think of it.
+//
+// Calls that change something hold the lock of their volume: the sweep and every other call that changes the volume
+// are kept out, and told Aborted, until the handler has ended. Calls on different volumes never wait for each other.
+// Calls that only ask hold no lock, for the reason beside them.
+var policies = map[string]policy{
+	// The id is not known yet; the name of the LV, which is the key of all other calls too, follows from the name.
+	csi.Controller_CreateVolume_FullMethodName:  {writes: true, key: byName},
+	csi.Controller_DeleteVolume_FullMethodName:  {writes: true, key: byVolume},
+	csi.Node_NodeStageVolume_FullMethodName:     {writes: true, key: byVolume},
+	csi.Node_NodeUnstageVolume_FullMethodName:   {writes: true, key: byVolume},
+	csi.Node_NodePublishVolume_FullMethodName:   {writes: true, key: byVolume},
+	csi.Node_NodeUnpublishVolume_FullMethodName: {writes: true, key: byVolume},
+
+	// Unlocked: these read the inventory at one moment. With a lock they would refuse to tell of a volume exactly
+	// while something happens to it, and the answer would be as old when it arrives.
+	csi.Controller_ValidateVolumeCapabilities_FullMethodName: {many: 32},
+	csi.Controller_ListVolumes_FullMethodName:                {many: 32},
+	csi.Controller_ControllerGetVolume_FullMethodName:        {many: 32},
+	csi.Controller_GetCapacity_FullMethodName:                {many: 32},
+	// Unlocked: a busy unpublish that holds the lock must not stop the figures of the volume. kubelet asks each
+	// minute; statfs of a hung file system never returns, so each path has at most one asker.
+	csi.Node_NodeGetVolumeStats_FullMethodName: {key: byPath, many: 1, chatter: true},
+	// Unlocked: these tell what the driver is, not what a volume is.
+	csi.Controller_ControllerGetCapabilities_FullMethodName: {many: 32, chatter: true},
+	csi.Node_NodeGetCapabilities_FullMethodName:             {many: 32, chatter: true},
+	csi.Node_NodeGetInfo_FullMethodName:                     {many: 32, chatter: true},
+	csi.Identity_GetPluginInfo_FullMethodName:               {many: 32, chatter: true},
+	csi.Identity_GetPluginCapabilities_FullMethodName:       {many: 32, chatter: true},
+	csi.Identity_Probe_FullMethodName:                       {many: 32, chatter: true},
+}
+
+// policy is how the calls of one method are kept apart.
+type policy struct {
+	writes bool // changes something: holds the lock of key, and runs to its end
+	// key names what the call is about; "" is nothing. Such a request is wrong, and the handler says so without a lock.
+	key     func(req any) string
+	many    int  // reads: how many may run for one key at a time; hung ones count until they end
+	chatter bool // asked all the time; logged at a higher verbosity
+}
+
+func byName(req any) string {
+	name := req.(interface{ GetName() string }).GetName()
+	if name == "" {
+		return ""
+	}
+	return volume.LVName(volume.Persistent, name)
+}
+
+func byVolume(req any) string {
+	id := req.(interface{ GetVolumeId() string }).GetVolumeId()
+	if id == "" {
+		return ""
+	}
+	return volume.LockKey(id)
+}
+
+func byPath(req any) string { return req.(interface{ GetVolumePath() string }).GetVolumePath() }
