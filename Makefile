@@ -1,0 +1,66 @@
+# Everything that is done with this source: "make" lists it. "make test" is the whole suite, and what CI runs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build demo test lint unit fuzz vm bench shell clean
+
+step := hack/step
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+static := CGO_ENABLED=0 go build -trimpath -buildvcs=false
+lint := go tool -modfile=hack/tools/go.mod golangci-lint
+
+# The throwaway machine: memory in MiB, disks /dev/vda to /dev/vdd, and how long one package's tests may take.
+VM_MEMORY ?= 2048
+VM_DISKS ?= -d 3G -d 3G -d 3G -d 3G
+VM_TIMEOUT ?= 20m
+VM_LIMIT ?= 1320
+VM_JOBS ?= 1
+vm_flags = -m $(VM_MEMORY) -t $(VM_LIMIT) $(VM_DISKS)
+vm_test = CGO_ENABLED=0 go test -tags vm -count=1 -p $(VM_JOBS) -timeout $(VM_TIMEOUT) -exec "'$(CURDIR)/hack/vm-exec' $(vm_flags)"
+# Packages with tests that need the machine.
+VM_PACKAGES ?= $(shell grep -rlE --include='*_test.go' '^//go:build .*\bvm\b' . | xargs -r dirname | sort -u)
+VM_RUN ?= .
+
+UNIT_TIMEOUT ?= 5m
+FUZZTIME ?= 30s
+BENCH ?= .
+BENCH_COUNT ?= 1
+
+help: ## list the targets
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup: ## install what the tests need (Debian, as root)
+	@$(step) setup hack/setup build vm
+
+build: ## build the static binary bin/csi-local-lvm
+	@$(step) build env $(static) -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/csi-local-lvm
+
+demo: build ## show the driver at work in a throwaway machine (DEMO=here: on this one)
+	@$(step) "build the demo" env $(static) -o bin/ ./hack/demo
+	@hack/demo.sh
+
+test: FUZZTIME = 3s
+test: setup lint unit fuzz vm ## run the whole suite: setup, lint, unit, fuzz (short), vm
+
+lint: ## check style, rules and scripts
+	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/demo.sh .ci/run
+	@$(step) "lint: Go" $(lint) run ./...
+
+unit: ## run the tests that need no root and no LVM
+	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...
+
+fuzz: ## run every fuzz target for FUZZTIME (30s)
+	@$(step) "fuzz, $(FUZZTIME) each" hack/fuzz $(FUZZTIME)
+
+vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=TestName to choose)
+	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(VM_RUN)' $(VM_PACKAGES),true)
+
+bench: ## run the benchmarks in the machine (BENCH=regexp BENCH_COUNT=n)
+	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) ./sanity/...
+
+shell: ## a root shell in the machine (CMD='lvs' runs one command)
+	@hack/vm-exec $(vm_flags) $(if $(CMD),bash -c '$(CMD)',-i bash)
+
+clean: ## remove what was built (the machine's cache is in ~/.cache/csi-local-lvm)
+	@rm -rf bin .cache
