@@ -280,8 +280,7 @@ func (s *Store) Forget(ctx context.Context, volumeID string) error {
 	return nil
 }
 
-// Sync makes durable what was forgotten. The driver calls it before a volume gets its first byte from a user: a
-// "create" record that came back afterwards would call the volume nobody's.
+// Sync makes durable what was forgotten; one fsync, or none where nothing was.
 func (s *Store) Sync(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

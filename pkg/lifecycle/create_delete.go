@@ -1,0 +1,134 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// Create makes the logical volume of a persistent volume, or finds the one that an equal earlier call made.
+//
+//  1. An earlier create of this name that was cut off left something that may hold old signatures or be half made, and
+//     that nobody was given: it is removed.
+//  2. A whole volume of this name is the answer if it is what is asked for; else ErrExists.
+//  3. The intent is journalled, the logical volume made, the intent forgotten.
+//
+// An error that is final to the CO (anything but ErrPending and ErrBusy) leaves nothing. A kill in the middle leaves a record
+// with intent Create, and the next call, or after a grace time the driver by itself, removes what it names.
+func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	id := volume.ID{Node: l.Node, Ref: s.Ref}.String()
+	rec, ok, err := l.Journal.Get(id)
+	if err != nil {
+		return volume.LV{}, err
+	}
+	if ok && rec.Intent == journal.Create { // 1
+		if err := l.undoCreate(ctx, rec); err != nil {
+			return volume.LV{}, fmt.Errorf("%w: an earlier create of logical volume %s was cut off, and what it left could not be removed: %v", //nolint:errorlint // its class is not the answer
+				volume.ErrPending, s.Ref, err)
+		}
+	}
+	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: s.LV}) // 2, in every VG: the name alone decides
+	switch {
+	case err == nil:
+		return lv, l.sameVolume(s, lv)
+	case errors.Is(err, volume.ErrPrecondition):
+		return volume.LV{}, fmt.Errorf("%w: %v; rename it, or use another name", volume.ErrExists, err) //nolint:errorlint // its class is not the answer
+	case !errors.Is(err, volume.ErrNotFound):
+		return volume.LV{}, err
+	}
+	rec = journal.Record{VolumeID: id, Kind: volume.Persistent, VG: s.VG, LV: s.LV, Intent: journal.Create, Since: time.Now()}
+	if err := l.Journal.Put(ctx, rec); err != nil { // 3; without it, a kill would leave an LV of which nobody knows whether it is whole
+		return volume.LV{}, errors.Join(err, l.Journal.Forget(ctx, id))
+	}
+	lv, err = l.LVM.Create(ctx, s)
+	if err != nil {
+		return volume.LV{}, l.afterFailedCreate(ctx, rec, err)
+	}
+	// Durable, unlike elsewhere: a record that came back after a power cut would call a volume nobody's that was handed out.
+	return lv, errors.Join(l.Journal.Forget(ctx, id), l.Journal.Sync(ctx))
+}
+
+func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
+	if lv.VG != s.VG {
+		return fmt.Errorf("%w: a volume of this name is in volume group %s, asked for is %s; use another name", volume.ErrExists, lv.VG, s.VG)
+	}
+	if lv.Tags.State != "" {
+		return fmt.Errorf("%w: logical volume %s is not whole yet (%s)", volume.ErrPending, lv.Ref, lv.Tags.State)
+	}
+	return s.Matches(lv)
+}
+
+// afterFailedCreate removes what a failed lvcreate left. Where that fails too the answer is not final: the CO keeps
+// asking, and so keeps the volume in mind.
+func (l *Lifecycle) afterFailedCreate(ctx context.Context, rec journal.Record, cause error) error {
+	if err := l.undoCreate(ctx, rec); err != nil {
+		l.schedule(rec.VolumeID, err, onlyBusy(err))
+		return fmt.Errorf("%w: %v; what it left could not be removed yet: %v", volume.ErrPending, cause, err) //nolint:errorlint // their classes are not the answer
+	}
+	return cause
+}
+
+// undoCreate removes the logical volume of a record with intent Create, if there is one and it is ours, and forgets the
+// record. A logical volume of that name that is not ours was there before, and stays.
+func (l *Lifecycle) undoCreate(ctx context.Context, rec journal.Record) error {
+	err := l.LVM.Remove(ctx, rec.Ref(), rec.Kind)
+	if err != nil && !errors.Is(err, volume.ErrPrecondition) && !errors.Is(err, volume.ErrInvalid) {
+		return fmt.Errorf("remove logical volume %s: %w", rec.Ref(), err)
+	}
+	if err := l.Journal.Forget(ctx, rec.VolumeID); err != nil {
+		return err
+	}
+	l.finished(rec.VolumeID)
+	return nil
+}
+
+// Delete removes the logical volume of a persistent volume. nil where it is gone already and the volume group was read
+// well. A volume that is mounted, open, or the origin of thick snapshots is ErrPrecondition and unaltered (CSI spec,
+// DeleteVolume: FAILED_PRECONDITION). A kill in the middle leaves the volume or leaves nothing; the CO repeats the call.
+func (l *Lifecycle) Delete(ctx context.Context, r volume.Ref) error {
+	id := volume.ID{Node: l.Node, Ref: r}.String()
+	rec, ok, err := l.Journal.Get(id)
+	if err != nil {
+		return err
+	}
+	if ok && rec.Intent == journal.Reclaim {
+		return fmt.Errorf("%w: an unpublish of this volume is unfinished; left to do: %s", volume.ErrPending, l.left(id))
+	}
+	if err := l.unused(ctx, r); err != nil {
+		return err
+	}
+	err = l.LVM.Remove(ctx, r, volume.Persistent)
+	if errors.Is(err, volume.ErrBusy) {
+		return fmt.Errorf("%w: remove logical volume %s: %v; unpublish it, or end what uses it", volume.ErrPrecondition, r, err) //nolint:errorlint // busy is no pending work here
+	}
+	if err != nil {
+		return err
+	}
+	return l.Journal.Forget(ctx, id)
+}
+
+// unused is nil where the logical volume is mounted nowhere here, and open nowhere at all.
+func (l *Lifecycle) unused(ctx context.Context, r volume.Ref) error {
+	d, active, err := l.device(ctx, r)
+	if err != nil || !active {
+		return err
+	}
+	table, err := l.Mounts.List(ctx)
+	if err != nil {
+		return fmt.Errorf("read the mount table: %w", err)
+	}
+	if at := elsewhere(table, d); len(at) != 0 {
+		return fmt.Errorf("%w: logical volume %s is mounted at %s; unpublish and unstage it first", volume.ErrPrecondition, r, strings.Join(at, ", "))
+	}
+	if _, err := l.closed(ctx, r, "remove logical volume "+r.String()); errors.Is(err, volume.ErrBusy) {
+		return fmt.Errorf("%w: %v; end what uses it first", volume.ErrPrecondition, err) //nolint:errorlint // busy is no pending work here
+	} else if err != nil {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// stagedDevice is the file in the staging folder at which a staged block volume shows its device. It is what tells a
+// staged block volume from one that is not.
+const stagedDevice = "device"
+
+// StageRequest is a NodeStageVolume.
+type StageRequest struct {
+	Volume     Volume
+	Path       string // staging_target_path
+	Capability volume.Capability
+	Format     volume.Format // zero for block
+}
+
+// Stage mounts the file system of a volume at its staging path, made first where the volume is blank, and grown
+// where the volume is larger; of a block volume it shows the device there. Repeating it is OK; with another file system it is
+// ErrExists. An error leaves nothing mounted that was not before. A kill in the middle leaves a volume that is blank, or
+// formatted, or staged, and a repeated call goes on from there.
+func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
+	path, err := l.stagingPath(q.Path, q.Capability.Block)
+	if err != nil {
+		return err
+	}
+	lv, err := l.LVM.Lookup(ctx, q.Volume.Ref)
+	if err != nil {
+		return err
+	}
+	if lv.Tags.Kind != volume.Persistent || lv.Tags.State != "" {
+		return fmt.Errorf("%w: logical volume %s cannot be staged (kind %q, state %q)", volume.ErrPrecondition, lv.Ref, lv.Tags.Kind, lv.Tags.State)
+	}
+	d, err := l.activeDevice(ctx, lv.Ref)
+	if err != nil {
+		return err
+	}
+	if err := l.supersede(ctx, q.Volume, path); err != nil {
+		return err
+	}
+	table, err := l.Mounts.List(ctx)
+	if err != nil {
+		return fmt.Errorf("read the mount table: %w", err)
+	}
+	if at := mountsAt(table, path); len(at) != 0 {
+		return l.stagedAlready(ctx, q, d, at[len(at)-1])
+	}
+	if q.Capability.Block {
+		if folder := filepath.Dir(path); len(mountsAt(table, folder)) != 0 { // the file would be made in what is mounted there
+			return fmt.Errorf("%w: something is mounted at the staging path %s of a block volume; unmount it first", volume.ErrExists, folder)
+		}
+		return l.showDevice(ctx, d, path, volume.MountOptions{})
+	}
+	return l.mountStaged(ctx, q, lv, d, path)
+}
+
+func (l *Lifecycle) stagingPath(path string, block bool) (string, error) {
+	if block {
+		path = filepath.Join(path, stagedDevice)
+	}
+	return l.Paths.Resolve(path)
+}
+
+func (l *Lifecycle) stagedAlready(ctx context.Context, q StageRequest, d volume.Device, m volume.Mount) error {
+	switch {
+	case !d.Same(m):
+		return fmt.Errorf("%w: mounted at the staging path %s is %s of device %d:%d, not logical volume %s; unmount it first",
+			volume.ErrPrecondition, m.Target, m.FS, m.Major, m.Minor, q.Volume.Ref)
+	case m.Block:
+		return nil
+	case q.Capability.FS != "" && m.FS != string(q.Capability.FS):
+		return fmt.Errorf("%w: logical volume %s is staged at %s with %s, asked for is %s; unstage it first",
+			volume.ErrExists, q.Volume.Ref, m.Target, m.FS, q.Capability.FS)
+	}
+	return l.grow(ctx, d, volume.FS(m.FS), m.Target)
+}
+
+func (l *Lifecycle) mountStaged(ctx context.Context, q StageRequest, lv volume.LV, d volume.Device, path string) error {
+	fs, err := l.fill(ctx, lv, d, q.Format)
+	if err != nil {
+		return err
+	}
+	made, err := l.Paths.Make(ctx, path, false)
+	if err != nil {
+		return err
+	}
+	if err := l.Mounts.Mount(ctx, d, path, mountOptions(fs, q.Capability)); err != nil {
+		return l.undo(ctx, fmt.Errorf("mount logical volume %s at %s: %w", lv.Ref, path, err), path, made, false)
+	}
+	if err := l.grow(ctx, d, fs, path); err != nil {
+		return l.undo(ctx, err, path, made, true)
+	}
+	return nil
+}
+
+func (l *Lifecycle) grow(ctx context.Context, d volume.Device, fs volume.FS, path string) error {
+	if err := l.FS.Grow(ctx, d, fs, path); err != nil {
+		return fmt.Errorf("grow the %s at %s to the size of %s: %w", fs, path, d, err)
+	}
+	return nil
+}
+
+// showDevice binds the device node to a file at path.
+func (l *Lifecycle) showDevice(ctx context.Context, d volume.Device, path string, o volume.MountOptions) error {
+	made, err := l.Paths.Make(ctx, path, true)
+	if err != nil {
+		return err
+	}
+	if err := l.Mounts.Bind(ctx, d.Path, path, o); err != nil {
+		return l.undo(ctx, fmt.Errorf("show device %s at %s: %w", d, path, err), path, made, false)
+	}
+	return nil
+}
+
+// undo takes back what a failed call made at the path itself; what was there before stays. If that fails too the
+// answer is not final, so that the CO calls again.
+func (l *Lifecycle) undo(ctx context.Context, cause error, path string, made, mounted bool) error {
+	var err error
+	if mounted {
+		err = l.Mounts.Unmount(ctx, path)
+	}
+	if made && err == nil {
+		err = l.Paths.Remove(ctx, path)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %v; what was begun could not be taken back: %v", volume.ErrPending, cause, err) //nolint:errorlint // their classes are not the answer
+	}
+	return cause
+}
+
+// supersede drops the path from a pending teardown: a later decision of the CO wins.
+func (l *Lifecycle) supersede(ctx context.Context, v Volume, path string) error {
+	rec, ok, err := l.Journal.Get(v.ID)
+	if err != nil || !ok || !rec.Has(path) {
+		return err
+	}
+	if rec = rec.Without(path); len(rec.Paths) != 0 {
+		return l.Journal.Put(ctx, rec)
+	}
+	if err := l.Journal.Forget(ctx, v.ID); err != nil {
+		return err
+	}
+	if err := l.Journal.Sync(ctx); err != nil { // it must not come back and undo the publish
+		return err
+	}
+	l.finished(v.ID)
+	return nil
+}
+
+// Unstage undoes Stage. nil where it is not staged. While the volume is mounted elsewhere too it is ErrBusy, journalled
+// and carried on when that has ended. The staging folder is the CO's and stays.
+func (l *Lifecycle) Unstage(ctx context.Context, v Volume, staging string) error {
+	folder, err := l.Paths.Resolve(staging)
+	if err != nil {
+		return err
+	}
+	device := filepath.Join(folder, stagedDevice)
+	if err := l.takeAway(ctx, v, journal.Path{Path: folder, Role: journal.Staging}); err != nil {
+		return err
+	}
+	return l.takeAway(ctx, v, journal.Path{Path: device, Role: journal.Device})
+}
+
+// takeAway is the one way in which a path is taken from a volume, and an inline volume from the node:
+//
+//  1. What is there is claimed: by the record, or where there is none by the facts. What is not the volume's is not touched.
+//  2. The intent is durable from here on.
+//  3. Reclaim.
+//
+// nil: all is gone. ErrNotFound: at the path is a mount of something else. ErrBusy: journalled, and carried on. Any
+// other error is journalled and carried on too, but waiting alone will not end it.
+func (l *Lifecycle) takeAway(ctx context.Context, v Volume, p journal.Path) error {
+	rec, claimed, err := l.claim(ctx, v, p)
+	if err != nil || !claimed {
+		return err
+	}
+	if rec.Intent != journal.Reclaim || !rec.Has(p.Path) {
+		rec.Intent, rec.Since = journal.Reclaim, time.Now()
+		rec = rec.With(p)
+	}
+	l.intend(ctx, rec)
+	paths := []journal.Path{p}
+	if rec.Kind == volume.Inline {
+		paths = rec.Paths // one volume, one target: whatever else the record names goes with it
+	}
+	if err := l.reclaim(ctx, rec, paths); err != nil {
+		return l.carryOn(rec, err)
+	}
+	if _, more, _ := l.Journal.Get(v.ID); !more {
+		l.finished(v.ID)
+	}
+	return nil
+}
+
+// claim finds out whether there is anything at the path, or of an inline volume anywhere, that is the volume's to take away. Where
+// the journal says nothing the facts do: the journal may have been lost. An empty folder or file that was left at a
+// target is removed on the spot; it announces nothing.
+func (l *Lifecycle) claim(ctx context.Context, v Volume, p journal.Path) (rec journal.Record, claimed bool, err error) {
+	rec, recorded, err := l.Journal.Get(v.ID)
+	if err != nil {
+		return rec, false, err
+	}
+	if recorded && rec.Has(p.Path) {
+		return rec, true, nil
+	}
+	table, err := l.Mounts.List(ctx)
+	if err != nil {
+		return rec, false, fmt.Errorf("read the mount table: %w", err)
+	}
+	at := mountsAt(table, p.Path)
+	if !recorded || rec.Intent == journal.Create {
+		if rec, err = l.fromFacts(ctx, v); err != nil {
+			return rec, false, err
+		}
+	}
+	switch {
+	case len(at) != 0:
+		d, active, err := l.device(ctx, rec.Ref())
+		if err != nil {
+			return rec, false, err
+		}
+		if top := at[len(at)-1]; !active || !d.Same(top) {
+			if p.Role != journal.Target {
+				return rec, false, nil // the CO's folder, or one of a volume of the other access type
+			}
+			return rec, false, fmt.Errorf("%w: mounted at %s is %s of device %d:%d, not volume %s; it is not touched",
+				volume.ErrNotFound, p.Path, top.FS, top.Major, top.Minor, v.ID)
+		}
+		return rec, true, nil
+	case v.Kind == volume.Inline && rec.VG != "" && !recorded:
+		return rec, true, nil // its logical volume is there
+	case p.Role == journal.Staging, p.Role == journal.Device && len(mountsAt(table, filepath.Dir(p.Path))) != 0:
+		return rec, false, nil // the CO's folder; or a name within something that is mounted on it
+	}
+	return rec, false, l.Paths.Remove(ctx, p.Path)
+}
+
+// fromFacts makes the record that was lost, or never needed: which logical volume the id means.
+func (l *Lifecycle) fromFacts(ctx context.Context, v Volume) (journal.Record, error) {
+	rec := journal.Record{VolumeID: v.ID, Kind: v.Kind, VG: v.VG, LV: v.LV}
+	if v.Kind != volume.Inline {
+		return rec, nil
+	}
+	lv, err := l.LVM.Lookup(ctx, v.Ref)
+	switch {
+	case err == nil && lv.Tags.Kind == volume.Inline:
+		rec.VG = lv.VG
+		return rec, nil
+	case err == nil, errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition):
+		return rec, nil // there is none, or one of this name that is not an inline volume of ours
+	}
+	return rec, err
+}
