@@ -1,0 +1,193 @@
+package fake
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// filesystem is what mkfs makes: it stays when it is unmounted.
+type filesystem struct {
+	kind         string
+	root         *inode
+	device       *lv // nil: none of ours
+	major, minor uint32
+	bytes        int64
+	readOnly     bool // as long as it is mounted
+}
+
+// disk is what is on a device. With fs, it is that file system; else another signature, or bytes, or nothing.
+type disk struct {
+	fs         *filesystem
+	signature  string
+	bytes      []byte
+	unfinished bool
+}
+
+// SetSignature puts another signature on the LV: "LVM2_member", "crypto_LUKS", "swap", "dos", ...
+func (m *Machine) SetSignature(r volume.Ref, signature string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.volume(r).disk = disk{signature: signature}
+}
+
+// device gives the LV that the device is of.
+func (m *Machine) device(d volume.Device) (*lv, error) {
+	v := m.byMinor(d.Minor)
+	if v == nil || d.Major != dmMajor {
+		return nil, fmt.Errorf("%s: %w", d, syscall.ENXIO)
+	}
+	return v, nil
+}
+
+// content is what blkid(8), and a look at the first 4 KiB, find on the device.
+func (v *lv) content() volume.Content {
+	switch {
+	case v.disk.fs != nil:
+		return volume.Content{FS: v.disk.fs.kind, Unfinished: v.disk.unfinished}
+	case v.disk.signature != "":
+		return volume.Content{FS: v.disk.signature}
+	}
+	begin := v.disk.bytes[:min(4096, len(v.disk.bytes))]
+	return volume.Content{Blank: len(bytes.Trim(begin, "\x00")) == 0}
+}
+
+// Filesystems implements lifecycle.Filesystems.
+type Filesystems struct{ *conn }
+
+// Probe implements lifecycle.Filesystems.
+func (c *Filesystems) Probe(ctx context.Context, d volume.Device) (volume.Content, error) {
+	if err := c.pass(ctx, "probe"); err != nil {
+		return volume.Content{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v, err := c.device(d)
+	switch {
+	case err != nil:
+		return volume.Content{}, err
+	case v.partial():
+		return volume.Content{}, fmt.Errorf("%s: %w", d, syscall.EIO)
+	}
+	return v.content(), nil
+}
+
+// Format implements lifecycle.Filesystems.
+func (c *Filesystems) Format(ctx context.Context, d volume.Device, f volume.Format) error {
+	program := "mkfs." + string(f.FS)
+	argv := append(append([]string{program}, f.MkfsOptions...), d.Path)
+	return c.program(ctx, "", argv, func() error {
+		v, err := c.device(d)
+		switch {
+		case err != nil:
+			return err
+		case c.openCount(v) != 0:
+			return fmt.Errorf("%s: %s is in use", program, d)
+		case v.size < volume.MinFSBytes(f.FS):
+			return fmt.Errorf("%s: %s is too small", program, d)
+		}
+		fs := &filesystem{kind: string(f.FS), root: newFolder(), device: v, bytes: v.size}
+		if f.FS == volume.Ext4 {
+			fs.root.add("lost+found", newFolder())
+		}
+		v.disk = disk{fs: fs}
+		if c.torn(program) {
+			if v.disk.unfinished = f.FS == volume.XFS; !v.disk.unfinished {
+				v.disk = disk{}
+			}
+			return fmt.Errorf("%s: killed", program)
+		}
+		return nil
+	})
+}
+
+// Grow implements lifecycle.Filesystems.
+func (c *Filesystems) Grow(ctx context.Context, d volume.Device, fs volume.FS, mountpoint string) error {
+	c.mu.Lock()
+	v, err := c.device(d)
+	small := err == nil && v.disk.fs != nil && v.disk.fs.bytes < v.size
+	c.mu.Unlock()
+	if !small {
+		return err
+	}
+	argv := map[volume.FS][]string{
+		volume.Ext4:  {"resize2fs", d.Path},
+		volume.XFS:   {"xfs_growfs", mountpoint},
+		volume.Btrfs: {"btrfs", "filesystem", "resize", "max", mountpoint},
+	}[fs]
+	return c.program(ctx, "", argv, func() error {
+		v.disk.fs.bytes = v.size
+		return nil
+	})
+}
+
+// SetGroup implements lifecycle.Filesystems.
+func (c *Filesystems) SetGroup(ctx context.Context, path string, gid int) error {
+	if f, err := c.Lstat(path); err != nil || f.GID == gid && f.Mode&0o2770 == 0o2770 {
+		return err
+	}
+	return c.change(ctx, "chown", path, func() error {
+		place, _, err := c.walk(path, true)
+		if err != nil {
+			return err
+		}
+		if place.mount.isReadOnly() {
+			return fmt.Errorf("%s: %w", path, syscall.EROFS)
+		}
+		place.inode.visit("", func(_ string, n *inode) {
+			n.gid = gid
+			switch n.kind {
+			case folder:
+				n.mode |= 0o2770
+			case file:
+				n.mode |= 0o660
+			}
+		})
+		return nil
+	})
+}
+
+// SetReadOnly implements lifecycle.Filesystems.
+func (c *Filesystems) SetReadOnly(ctx context.Context, d volume.Device, readOnly bool) error {
+	return c.change(ctx, "ioctl", d.Path, func() error {
+		v, err := c.device(d)
+		if err == nil {
+			v.readOnly = readOnly
+		}
+		return err
+	})
+}
+
+// Usage gives what statfs(2) tells of the mounted file system at path, or the size of the block device there.
+// ErrNotFound: nothing is there. ErrPrecondition: it is no block device.
+func (c *Filesystems) Usage(_ context.Context, path string, block bool) (volume.Usage, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	place, _, err := c.walk(path, true)
+	if isMissing(err) {
+		return volume.Usage{}, fmt.Errorf("%w: %w", volume.ErrNotFound, err)
+	}
+	if err != nil {
+		return volume.Usage{}, err
+	}
+	if block {
+		if place.inode.kind != node {
+			return volume.Usage{}, fmt.Errorf("%w: %s is no block device", volume.ErrPrecondition, path)
+		}
+		v, err := c.device(volume.Device{Major: dmMajor, Minor: place.inode.minor, Path: path})
+		if err != nil {
+			return volume.Usage{}, err
+		}
+		return volume.Usage{Bytes: v.size}, nil
+	}
+	u := volume.Usage{Bytes: place.mount.fs.bytes, Inodes: 65536}
+	place.mount.fs.root.visit("", func(_ string, n *inode) {
+		u.UsedBytes += int64(len(n.data))
+		u.UsedInodes++
+	})
+	u.AvailableBytes, u.AvailableInodes = u.Bytes-u.UsedBytes, u.Inodes-u.UsedInodes
+	return u, nil
+}

@@ -1,0 +1,325 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// LVM implements lifecycle.LVM, and what the controller asks of groups and volumes.
+type LVM struct{ *conn }
+
+// report is the name under which Commands counts the command that fills the inventory.
+const report = "fullreport"
+
+// names gives the groups in question, in the order of the configuration: one, or all. One that is named there without
+// wildcards is in question whether it is there or not. With m.mu held.
+func (c *conn) names(vg string) []string {
+	if vg != "" {
+		return []string{vg}
+	}
+	var out []string
+	for _, pattern := range c.cfg.Groups {
+		found := []string{pattern}
+		if strings.ContainsAny(pattern, "*?[") {
+			found = slices.Sorted(maps.Keys(c.groups))
+		}
+		for _, name := range found {
+			if ok, _ := filepath.Match(pattern, name); ok && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// check refuses bad names, and groups that are not the driver's.
+func (c *LVM) check(r volume.Ref) error {
+	if err := volume.CheckLV("logical volume", r.LV); err != nil || r.VG == "" {
+		return err
+	}
+	if !slices.ContainsFunc(c.cfg.Groups, func(pattern string) bool { ok, _ := filepath.Match(pattern, r.VG); return ok }) {
+		return volume.Invalid("parameters["+volume.KeyVolumeGroup+"]", r.VG, "not one of --volume-groups")
+	}
+	return nil
+}
+
+// refresh brings the inventory up to date: one report where a group in question has changed behind the driver's back
+// or cannot be read. Its error is that of ctx; what cannot be read is for the caller to see.
+func (c *LVM) refresh(ctx context.Context, vg string) error {
+	c.mu.Lock()
+	names := c.names(vg)
+	stale := slices.ContainsFunc(names, func(name string) bool {
+		g := c.groups[name]
+		return c.seen[name] != g.state() || g != nil && g.unreadable != nil
+	})
+	c.mu.Unlock()
+	if !stale {
+		return nil
+	}
+	c.count(report)
+	if err := c.pass(ctx, report); err != nil {
+		return err
+	}
+	for _, name := range names {
+		unlock, err := c.lockGroup(ctx, name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", report, err)
+		}
+		unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range names {
+		c.seen[name] = c.groups[name].state()
+	}
+	return nil
+}
+
+// write runs an LVM command that changes the group. What it changes is known to the driver without a report.
+func (c *LVM) write(ctx context.Context, r volume.Ref, argv []string, do func(g *group) error) error {
+	return c.program(ctx, r.VG, append([]string{"lvm"}, argv...), func() error {
+		g := c.groups[r.VG]
+		switch {
+		case g == nil:
+			return fmt.Errorf("%s: volume group %q not found", argv[0], r.VG)
+		case g.unreadable != nil:
+			return fmt.Errorf("%s: %w", argv[0], g.unreadable)
+		}
+		known := c.seen[r.VG] == g.state()
+		err := do(g)
+		if known {
+			c.seen[r.VG] = g.state()
+		}
+		return err
+	})
+}
+
+// Create implements lifecycle.LVM.
+func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err error) {
+	if err := c.check(s.Ref); err != nil {
+		return out, err
+	}
+	if err := c.refresh(ctx, s.VG); err != nil {
+		return out, err
+	}
+	size, err := c.size(s)
+	if err != nil {
+		return out, err
+	}
+	tags := s.Tags(c.cfg.Owner).Strings()
+	argv := []string{"lvcreate", "--type", string(s.Layout.Type), "-n", s.LV, "--addtag", strings.Join(tags, " --addtag "), s.VG}
+	err = c.write(ctx, s.Ref, argv, func(g *group) error {
+		if g.lvs[s.LV] != nil {
+			return fmt.Errorf("%w: logical volume %s", volume.ErrExists, s.Ref)
+		}
+		if p := g.lvs[s.Layout.Pool]; s.Layout.Type == volume.Thin && g.virtual(p)+size > c.limit(p) {
+			return fmt.Errorf("%w: thin pool %s would be overcommitted", volume.ErrNoSpace, p.ref)
+		}
+		v, err := g.create(c.Machine, s.LV, s.Layout, size, tags)
+		if err != nil {
+			return err
+		}
+		if c.torn("lvcreate") {
+			return fmt.Errorf("lvcreate: killed")
+		}
+		v.activate(c.Machine)
+		v.disk = disk{}
+		out = v.report()
+		return nil
+	})
+	return out, err
+}
+
+// limit is how large the thin volumes of a pool may be in all.
+func (c *LVM) limit(pool *lv) int64 { return int64(float64(pool.size) * max(1, c.cfg.Overcommit)) }
+
+// size chooses the size before anything is run, and refuses what the group could not give if it were empty.
+func (c *LVM) size(s volume.Spec) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[s.VG]
+	if g == nil {
+		return 0, fmt.Errorf("%w: volume group %s is not there", volume.ErrNoSpace, s.VG)
+	}
+	size, err := volume.Size(s.RequiredBytes, s.LimitBytes, s.Layout.UnitBytes(g.extent), volume.MinFSBytes(s.Format.FS))
+	if err != nil {
+		return 0, err
+	}
+	fits := true
+	if s.Layout.Type == volume.Thin {
+		pool := g.lvs[s.Layout.Pool]
+		if pool == nil || !pool.pool {
+			return 0, fmt.Errorf("%w: volume group %s has no thin pool %s", volume.ErrNoSpace, s.VG, s.Layout.Pool)
+		}
+		fits = size <= c.limit(pool)
+	} else if count, _ := legs(s.Layout, 1); count <= len(g.pvs) { // else: with more disks it would fit
+		_, fits = g.allocate(s.Layout, size/g.extent, func(p *pv) int64 { return p.size })
+	}
+	if !fits {
+		return 0, fmt.Errorf("%w: volume group %s can never give %d bytes", volume.ErrOutOfRange, s.VG, size)
+	}
+	return size, nil
+}
+
+// Remove implements lifecycle.LVM.
+func (c *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
+	if err := c.check(r); err != nil {
+		return err
+	}
+	argv := []string{"lvremove", "-y", "--select", volume.OwnerTag(c.cfg.Owner) + " " + volume.KindTag(k), r.String()}
+	return c.write(ctx, r, argv, func(g *group) error {
+		v := g.lvs[r.LV]
+		switch {
+		case g.missing() != 0:
+			return fmt.Errorf("lvremove: physical volumes of volume group %s are missing", r.VG)
+		case v == nil:
+			return nil
+		case v.parsed().Owner != c.cfg.Owner || v.parsed().Kind != k:
+			return fmt.Errorf("%w: %s is not a %s volume of %s", volume.ErrPrecondition, r, k, c.cfg.Owner)
+		case g.dependants(v) != "":
+			return fmt.Errorf("%w: %s is the origin of %s", volume.ErrPrecondition, r, g.dependants(v))
+		case c.openCount(v) != 0:
+			return fmt.Errorf("%w: logical volume %s is open", volume.ErrBusy, r)
+		}
+		g.drop(c.Machine, v)
+		return nil
+	})
+}
+
+// Activate implements lifecycle.LVM.
+func (c *LVM) Activate(ctx context.Context, r volume.Ref) error {
+	if err := c.check(r); err != nil {
+		return err
+	}
+	return c.write(ctx, r, []string{"lvchange", "-ay", "-K", r.String()}, func(g *group) error {
+		v := g.lvs[r.LV]
+		switch {
+		case v == nil:
+			return fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, r)
+		case v.partial():
+			return fmt.Errorf("lvchange: refusing activation of partial logical volume %s", r)
+		}
+		v.activate(c.Machine)
+		return nil
+	})
+}
+
+// Lookup implements lifecycle.LVM.
+func (c *LVM) Lookup(ctx context.Context, r volume.Ref) (none volume.LV, err error) {
+	if err := c.check(r); err != nil {
+		return none, err
+	}
+	if err := c.refresh(ctx, r.VG); err != nil {
+		return none, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var doubt, foreign error
+	for _, name := range c.names(r.VG) {
+		g := c.groups[name]
+		switch {
+		case g == nil:
+			doubt = fmt.Errorf("volume group %s is not there", name)
+		case g.unreadable != nil:
+			doubt = fmt.Errorf("reading volume group %s: %w", name, g.unreadable)
+		case g.lvs[r.LV] == nil && g.missing() != 0:
+			doubt = fmt.Errorf("physical volumes of volume group %s are missing", name)
+		case g.lvs[r.LV] == nil:
+		case g.lvs[r.LV].parsed().Owner != c.cfg.Owner:
+			foreign = fmt.Errorf("%w: logical volume %s/%s is not one of %s", volume.ErrPrecondition, name, r.LV, c.cfg.Owner)
+		default:
+			return g.lvs[r.LV].report(), nil
+		}
+	}
+	switch {
+	case doubt != nil:
+		return none, doubt
+	case foreign != nil:
+		return none, foreign
+	}
+	return none, fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, r)
+}
+
+// Device implements lifecycle.LVM.
+func (c *LVM) Device(_ context.Context, r volume.Ref) (volume.Device, error) {
+	if err := volume.CheckLV("logical volume", r.LV); err != nil {
+		return volume.Device{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.volume(r)
+	if v == nil || !v.active {
+		return volume.Device{}, fmt.Errorf("%w: device of logical volume %s", volume.ErrNotFound, r)
+	}
+	c.makeNode(v)
+	return volume.Device{
+		Major: dmMajor, Minor: v.minor, Path: "/dev/" + v.nodeName(), SizeBytes: v.size, Open: c.openCount(v), ReadOnly: v.readOnly,
+	}, nil
+}
+
+// readable gives the groups of the driver that are there.
+func (c *LVM) readable(ctx context.Context) ([]*group, error) {
+	if err := c.refresh(ctx, ""); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*group
+	for _, name := range c.names("") {
+		switch g := c.groups[name]; {
+		case g == nil:
+		case g.unreadable != nil:
+			return nil, fmt.Errorf("reading volume group %s: %w", name, g.unreadable)
+		default:
+			out = append(out, g)
+		}
+	}
+	return out, nil
+}
+
+// List gives the logical volumes of the driver in its groups, by group and name.
+func (c *LVM) List(ctx context.Context) ([]volume.LV, error) {
+	groups, err := c.readable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []volume.LV
+	for _, v := range c.volumes() {
+		if slices.Contains(groups, v.group) && v.parsed().Owner == c.cfg.Owner {
+			out = append(out, v.report())
+		}
+	}
+	return out, nil
+}
+
+// Groups gives the volume groups of the driver that are there, in the order of its configuration, then by name.
+func (c *LVM) Groups(ctx context.Context) ([]volume.Group, error) {
+	groups, err := c.readable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []volume.Group
+	for _, g := range groups {
+		out = append(out, g.report())
+	}
+	return out, nil
+}
+
+// Check is nil where LVM answers and a volume group of the driver is there and whole.
+func (c *LVM) Check(ctx context.Context) error {
+	groups, err := c.Groups(ctx)
+	if err == nil && !slices.ContainsFunc(groups, func(g volume.Group) bool { return g.MissingPVs == 0 }) {
+		err = fmt.Errorf("none of the volume groups %s is there and whole", strings.Join(c.cfg.Groups, ", "))
+	}
+	return err
+}
