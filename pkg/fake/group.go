@@ -44,6 +44,7 @@ type lv struct {
 	tags     []string
 	skip     bool // the activation-skip flag
 	areas    map[*pv]int64
+	stripes  int
 	active   bool
 	minor    uint32
 	readOnly bool // BLKROSET
@@ -59,6 +60,18 @@ func (m *Machine) AddGroup(name string, extentBytes int64, pvBytes ...int64) {
 		g.pvs = append(g.pvs, &pv{device: fmt.Sprintf("/dev/%s%d", name, i), size: bytes / extentBytes, free: bytes / extentBytes, allocatable: true})
 	}
 	m.groups[name] = g
+}
+
+// DropGroup takes a volume group away with all its disks.
+func (m *Machine) DropGroup(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g := m.groups[name]; g != nil {
+		for _, v := range g.lvs {
+			v.deactivate(m)
+		}
+		delete(m.groups, name)
+	}
 }
 
 // AddPool makes a thin pool.
@@ -115,14 +128,29 @@ type State struct {
 	Active, Skip bool
 }
 
-// LosePV takes a disk away. The group is partial, or is not there any more if that was its last.
+// Facts is what the machine's own tools tell of an LV.
+type Facts struct {
+	volume.LV
+	Tags    []string
+	Stripes int // all of them, with parity and copies; thin: 0
+}
+
+// LV tells of an LV; ok is false where there is none.
+func (m *Machine) LV(r volume.Ref) (f Facts, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := m.volume(r)
+	if v == nil {
+		return f, false
+	}
+	return Facts{v.report(), v.tags, v.stripes}, true
+}
+
+// LosePV takes a disk away, not the last one: the group is partial.
 func (m *Machine) LosePV(vg, device string) {
 	m.byHand(vg, func(g *group) {
 		for _, p := range g.pvs {
 			p.missing = p.missing || p.device == device
-		}
-		if g.missing() == len(g.pvs) {
-			delete(m.groups, vg)
 		}
 	})
 }
@@ -260,6 +288,9 @@ func (g *group) create(m *Machine, name string, l volume.Layout, size int64, tag
 	}
 	v := &lv{
 		ref: volume.Ref{VG: g.name, LV: name}, group: g, uuid: m.uuid(), size: size, layout: l.Type, poolName: l.Pool, tags: tags, areas: areas,
+	}
+	if v.stripes, _ = legs(l, 0); l.Type == volume.Linear {
+		v.stripes = 1
 	}
 	for p, n := range areas {
 		p.free -= n
