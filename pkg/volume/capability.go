@@ -54,7 +54,7 @@ func (c Capability) Format(p Parameters) (Format, error) {
 	if fs == "" {
 		fs = DefaultFS
 	}
-	return Format{FS: fs, MkfsOptions: p.MkfsOptions}, nil
+	return Format{FS: fs, MkfsOptions: p.MkfsOptions}, checkMkfsOptions(fs, p.MkfsOptions)
 }
 
 // ParseGroup reads a volume_mount_group; "" is none.
@@ -70,23 +70,24 @@ func ParseGroup(v string) (*int, error) {
 	return &n, nil
 }
 
-// CheckMountFlags checks mount flags before they get near the kernel. Flags that change what is mounted, or where, are
-// the driver's business.
+// CheckMountFlags checks mount flags before they get near the kernel: at most 4 KiB in all (CSI spec, mount_flags). Flags
+// that change what is mounted, or where, are the driver's business. Values of flags can be secret (same place), so the
+// error shows only the part before "=".
 func CheckMountFlags(flags []string) error {
 	const field = "volume_capability.mount.mount_flags"
-	if total := len(strings.Join(flags, ",")); total > 2048 {
-		return Invalid(field, strings.Join(flags, ","), "too long; at most 2048 bytes in all")
+	if total := len(strings.Join(flags, ",")); total > 4096 {
+		return Invalid(field, "", fmt.Sprintf("%d bytes; at most 4096 in all", total))
 	}
 	for _, f := range splitFlags(flags) {
 		key, _, _ := strings.Cut(f, "=")
 		switch key {
 		case "bind", "rbind", "move", "remount", "shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable":
-			return Invalid(field, f, "changes how the volume is mounted, which is for the driver to do; leave it out")
+			return Invalid(field, key, "changes how the volume is mounted, which is for the driver to do; leave it out")
 		case "":
-			return Invalid(field, f, "empty flag; leave it out")
+			return Invalid(field, key, "empty flag; leave it out")
 		}
 		if strings.ContainsFunc(f, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return Invalid(field, f, "holds blanks or control characters")
+			return Invalid(field, key, "holds blanks, control characters or others beyond ASCII")
 		}
 	}
 	return nil
@@ -112,14 +113,14 @@ func SplitFlags(flags []string) []string {
 	return out
 }
 
-// CheckPath checks a path that the CO names: absolute, clean, not the root, without control characters, at most 4096
-// bytes. It says nothing about what is there.
+// CheckPath checks a path that the CO names: absolute, without "..", not the root, without control characters, at most
+// 4095 bytes (PATH_MAX in linux/limits.h counts the final NUL). It says nothing about what is there.
 func CheckPath(field, path string) error {
 	switch {
 	case path == "":
 		return Invalid(field, path, "missing; it is required")
-	case len(path) > 4096:
-		return Invalid(field, path, "too long; at most 4096 bytes (PATH_MAX)")
+	case len(path) > 4095:
+		return Invalid(field, path, "too long; at most 4095 bytes")
 	case !filepath.IsAbs(path):
 		return Invalid(field, path, "must be an absolute path")
 	case slices.Contains(strings.Split(path, "/"), ".."):

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // The errors that have an answer of their own. Everything below pkg/rpc wraps one of them, or none; the table that
@@ -34,12 +35,26 @@ type FieldError struct {
 	Field, Value, Remedy string
 }
 
+// Error is safe to show and to send: the parts are cut to a readable length, control characters are escaped, and it is
+// UTF-8 whatever the input held (a gRPC message must be).
 func (e *FieldError) Error() string {
-	v := e.Value
-	if len(v) > 100 {
-		v = fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(v[:100], "?"), len(v))
+	return fmt.Sprintf("%s %q: %s", strings.Map(printable, clip(e.Field)), clip(e.Value), clip(e.Remedy))
+}
+
+func clip(s string) string {
+	const most = 400
+	text := strings.ToValidUTF8(s, "?")
+	if len(text) <= most {
+		return text
 	}
-	return fmt.Sprintf("%s %q: %s", e.Field, v, e.Remedy)
+	return fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(text[:most], ""), len(s))
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
 }
 
 // Is makes errors.Is(err, ErrInvalid) true.

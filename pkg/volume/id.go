@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -41,22 +42,24 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
-// CheckAnyID checks what holds for every volume_id, a foreign one too: it is there, at most 128 bytes of UTF-8, and
-// without control characters (CSI spec, "Size Limits" and the note on strings).
-func CheckAnyID(s string) error { return checkText("volume_id", s) }
+// CheckAnyID checks what holds for every volume_id, a foreign one too: it is there, at most 128 bytes of UTF-8 (CSI spec,
+// "Size Limits"), and without control characters.
+func CheckAnyID(s string) error { return checkText("volume_id", s, "") }
 
-// CheckName checks a name that the CO chose for a volume.
-func CheckName(s string) error { return checkText("name", s) }
+// CheckName checks a name that the CO chose for a volume. Blanks of every kind are allowed (CSI spec, CreateVolumeRequest).
+func CheckName(s string) error { return checkText("name", s, "\t\n\r") }
 
-func checkText(field, s string) error {
+// checkText checks a string of the CO. Control characters are those the spec bans in names, U+0000-U+001F and
+// U+007F-U+009F, but for the allowed ones.
+func checkText(field, s, allowed string) error {
 	switch {
 	case s == "":
 		return Invalid(field, s, "missing; it is required")
 	case len(s) > maxID:
 		return Invalid(field, s, fmt.Sprintf("too long; at most %d bytes", maxID))
 	case !utf8.ValidString(s):
-		return Invalid(field, strings.ToValidUTF8(s, "?"), "not UTF-8")
-	case strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return Invalid(field, s, "not UTF-8")
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune(allowed, r) }):
 		return Invalid(field, s, "holds control characters; leave them out")
 	}
 	return nil

@@ -50,6 +50,9 @@ func ParseInline(attributes map[string]string) (Parameters, error) {
 	if err == nil && p.SizeBytes == 0 {
 		err = Invalid("volume_context["+KeySize+"]", attributes[KeySize], `missing; an inline volume needs a size such as "1Gi"`)
 	}
+	if uid := attributes[KeyPodUID]; err == nil && uid != "" {
+		err = checkText("volume_context["+KeyPodUID+"]", uid, "") // it becomes a tag
+	}
 	return p, err
 }
 
@@ -119,31 +122,29 @@ func parseLayout(at func(string) string, params map[string]string) (Layout, erro
 	needless := func(key string) error {
 		return Invalid(at(key), params[key], fmt.Sprintf("has no meaning for type %s; leave it out", l.Type))
 	}
-	count := func(key string, least, usual int) (int, error) {
+	count := func(key string, allowed span) (int, error) {
 		v, given := params[key]
 		switch {
-		case least == 0 && given:
+		case allowed.most == 0 && given:
 			return 0, needless(key)
-		case least == 0:
-			return 0, nil
 		case !given:
-			return usual, nil
+			return allowed.least, nil
 		}
 		n, err := strconv.Atoi(v)
-		if err != nil || n < least || n > 64 {
-			return 0, Invalid(at(key), v, fmt.Sprintf("give a whole number from %d to 64", least))
+		if err != nil || n < allowed.least || n > allowed.most {
+			return 0, Invalid(at(key), v, fmt.Sprintf("give a whole number from %d to %d for type %s", allowed.least, allowed.most, l.Type))
 		}
 		return n, nil
 	}
 	var err error
-	if l.Stripes, err = count(KeyStripes, rule.stripes, rule.stripes); err != nil {
+	if l.Stripes, err = count(KeyStripes, rule.stripes); err != nil {
 		return l, err
 	}
-	if l.Mirrors, err = count(KeyMirrors, rule.mirrors, rule.mirrors); err != nil {
+	if l.Mirrors, err = count(KeyMirrors, rule.mirrors); err != nil {
 		return l, err
 	}
 	if v, given := params[KeyStripeSize]; given {
-		if rule.stripes == 0 {
+		if rule.stripes.most == 0 {
 			return l, needless(KeyStripeSize)
 		}
 		// lvcreate(8): a power of two of at least 4 KiB; LVM's own bound is the extent size, 4 MiB by default.
@@ -166,17 +167,18 @@ func parseLayout(at func(string) string, params map[string]string) (Layout, erro
 	return l, err
 }
 
-// layoutRule gives the least number of stripes and mirrors of a type, which is also what it gets unless told; 0: it
-// has none. The numbers are lvmraid(7)'s.
-type layoutRule struct{ stripes, mirrors int }
+// span is a range of numbers; the least is what a type gets unless told. The zero span: the type has no such number.
+type span struct{ least, most int }
 
-var layoutRules = map[Type]layoutRule{
+// layoutRules gives the stripes and mirrors of the types. The least are lvmraid(7)'s; the most follow from LVM's limit
+// of 64 images in all, 10 for raid1, and one mirror for raid10 (lvm2 lib/config/defaults.h, tools/lvcreate.c).
+var layoutRules = map[Type]struct{ stripes, mirrors span }{
 	Linear:  {},
-	Striped: {stripes: 2},
-	RAID1:   {mirrors: 1},
-	RAID5:   {stripes: 2},
-	RAID6:   {stripes: 3},
-	RAID10:  {stripes: 2, mirrors: 1},
+	Striped: {stripes: span{2, 64}},
+	RAID1:   {mirrors: span{1, 9}},
+	RAID5:   {stripes: span{2, 63}},
+	RAID6:   {stripes: span{3, 62}},
+	RAID10:  {stripes: span{2, 32}, mirrors: span{1, 1}},
 	Thin:    {},
 }
 
@@ -187,22 +189,4 @@ func ParseFS(field, v string) (FS, error) {
 		return fs, nil
 	}
 	return "", Invalid(field, v, "known are ext4, xfs, btrfs")
-}
-
-// mkfs options must stay options: a word that does not follow one that starts with "-" would be a device or a size.
-func parseMkfsOptions(field, v string) ([]string, error) {
-	words := strings.Fields(v)
-	if len(v) > 512 {
-		return nil, Invalid(field, v, "too long; at most 512 bytes")
-	}
-	for i, w := range words {
-		if strings.ContainsFunc(w, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("'\"`\\$;|&<>*?", r) }) {
-			return nil, Invalid(field, v, "words separated by blanks, without quotes and shell characters (there is no shell)")
-		}
-		isOption := strings.HasPrefix(w, "-")
-		if !isOption && (i == 0 || !strings.HasPrefix(words[i-1], "-")) {
-			return nil, Invalid(field, v, fmt.Sprintf("%q is neither an option nor the value of one; the device is named by the driver", w))
-		}
-	}
-	return words, nil
 }

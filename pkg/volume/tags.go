@@ -1,9 +1,8 @@
 package volume
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -15,11 +14,15 @@ type Tags struct {
 	Kind   Kind
 	Name   string // the CO's name, where the LV has another
 	Spec   string // layout and file system as asked for: what a repeated call is compared with
+	Mkfs   string // the options of mkfs, separated by blanks
 	PodUID string // inline: the pod
 	State  string // why the LV is not yet whole; empty: it is whole
 }
 
-const tagPrefix = "csi."
+const (
+	tagPrefix = "csi."
+	maxTag    = 1024
+)
 
 // OwnerTag is the tag that makes an LV the driver's. It is the first of the two keys without which none is removed.
 func OwnerTag(owner string) string { return tagPrefix + "owner=" + owner }
@@ -31,7 +34,7 @@ func KindTag(k Kind) string { return tagPrefix + "kind=" + string(k) }
 func (t Tags) Strings() []string {
 	out := []string{OwnerTag(t.Owner), KindTag(t.Kind)}
 	for _, f := range []struct{ key, value string }{
-		{"name", t.Name}, {"spec", t.Spec}, {"pod", t.PodUID}, {"state", t.State},
+		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State},
 	} {
 		if f.value != "" {
 			out = append(out, tagPrefix+f.key+"="+escapeTag(f.value))
@@ -58,6 +61,8 @@ func ParseTags(tags []string) Tags {
 			t.Name = value
 		case "spec":
 			t.Spec = value
+		case "mkfs":
+			t.Mkfs = value
 		case "pod":
 			t.PodUID = value
 		case "state":
@@ -67,11 +72,14 @@ func ParseTags(tags []string) Tags {
 	return t
 }
 
-// CheckOwner checks a driver name: it must be a CSI plugin name (CSI spec, GetPluginInfo: domain name notation, at
-// most 63 bytes), which is also a valid tag as it is.
+var ownerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+
+// CheckOwner checks a driver name: it must be a CSI plugin name (CSI spec, GetPluginInfo: domain name notation), which is
+// also a valid tag as it is. Lower case, and at most 54 bytes of the spec's 63, because "topology." and the name make the
+// prefix of the topology key, for which the spec has these bounds.
 func CheckOwner(name string) error {
-	if len(name) > 63 || !nodeName.MatchString(name) || strings.Contains(name, "_") {
-		return Invalid("--driver-name", name, "give a domain-style name, at most 63 bytes of letters, digits, - and .")
+	if len(name) > 54 || !ownerName.MatchString(name) {
+		return Invalid("--driver-name", name, "give a domain name, at most 54 bytes of lower-case letters, digits, - and .")
 	}
 	return nil
 }
@@ -106,33 +114,55 @@ func unescapeTag(s string) string {
 	return b.String()
 }
 
-// canonical gives layout and file system in one form, so that equal requests have equal strings. Options of mkfs can be
-// long and hold anything, so they stand as a short hash.
-func (s Spec) canonical() string {
-	parts := []string{"type=" + string(s.Layout.Type)}
+// String gives the layout in one form: equal layouts have equal strings.
+func (l Layout) String() string {
+	parts := []string{"type=" + string(l.Type)}
 	add := func(key, value string) { parts = append(parts, key+"="+value) }
-	if s.Layout.Pool != "" {
-		add("pool", s.Layout.Pool)
+	if l.Pool != "" {
+		add("pool", l.Pool)
 	}
-	if s.Layout.Stripes != 0 {
-		add("stripes", strconv.Itoa(s.Layout.Stripes))
+	if l.Stripes != 0 {
+		add("stripes", strconv.Itoa(l.Stripes))
 	}
-	if s.Layout.StripeBytes != 0 {
-		add("stripeSize", strconv.FormatInt(s.Layout.StripeBytes, 10))
+	if l.StripeBytes != 0 {
+		add("stripeSize", strconv.FormatInt(l.StripeBytes, 10))
 	}
-	if s.Layout.Mirrors != 0 {
-		add("mirrors", strconv.Itoa(s.Layout.Mirrors))
-	}
-	if s.Format.FS == "" {
-		add("mode", "block")
-	} else {
-		add("fs", string(s.Format.FS))
-	}
-	if len(s.Format.MkfsOptions) != 0 {
-		sum := sha256.Sum256([]byte(strings.Join(s.Format.MkfsOptions, "\x00")))
-		add("mkfs", hex.EncodeToString(sum[:])[:12])
+	if l.Mirrors != 0 {
+		add("mirrors", strconv.Itoa(l.Mirrors))
 	}
 	return strings.Join(parts, "&")
+}
+
+const (
+	specFS    = "fs="
+	specBlock = "mode=block"
+)
+
+// canonical gives layout and file system in one form: the layout, "&", the file system.
+func (s Spec) canonical() string {
+	if s.Format.FS == "" {
+		return s.Layout.String() + "&" + specBlock
+	}
+	return s.Layout.String() + "&" + specFS + string(s.Format.FS)
+}
+
+// Layout gives the layout that the LV was made with, as Layout.String writes it; "" where the tags do not tell, as with
+// an LV that the driver did not make.
+func (t Tags) Layout() string {
+	if i := strings.LastIndexByte(t.Spec, '&'); i >= 0 {
+		return t.Spec[:i]
+	}
+	return ""
+}
+
+// Format gives what the LV was made to carry. ok is false where the tags do not tell.
+func (t Tags) Format() (f Format, ok bool) {
+	last := t.Spec[strings.LastIndexByte(t.Spec, '&')+1:]
+	fs, isFS := strings.CutPrefix(last, specFS)
+	if !isFS {
+		return Format{}, last == specBlock
+	}
+	return Format{FS: FS(fs), MkfsOptions: strings.Fields(t.Mkfs)}, true
 }
 
 // Matches checks that an existing LV of the same name is what the spec asks for, as a repeated call must find it
@@ -142,17 +172,16 @@ func (s Spec) Matches(lv LV) error {
 		return fmt.Errorf("%w: logical volume %s of this name has %s %s, asked for is %s; delete it or use another name",
 			ErrExists, lv.Ref, what, has, asked)
 	}
-	name := lv.Tags.Name
-	if name == "" {
-		name = lv.Name()
-	}
+	mkfs := strings.Join(s.Format.MkfsOptions, " ")
 	switch {
 	case lv.Tags.Kind != s.Kind:
 		return differs("kind", string(lv.Tags.Kind), string(s.Kind))
-	case name != s.Name:
-		return differs("name", name, s.Name)
+	case lv.Name() != s.Name:
+		return differs("name", strconv.Quote(lv.Name()), strconv.Quote(s.Name))
 	case lv.Tags.Spec != s.canonical():
 		return differs("layout and file system", lv.Tags.Spec, s.canonical())
+	case lv.Tags.Mkfs != mkfs:
+		return differs("mkfs options", strconv.Quote(lv.Tags.Mkfs), strconv.Quote(mkfs))
 	case lv.SizeBytes < s.RequiredBytes:
 		return differs("size", fmt.Sprintf("%d bytes", lv.SizeBytes), fmt.Sprintf("at least %d bytes", s.RequiredBytes))
 	case s.LimitBytes != 0 && lv.SizeBytes > s.LimitBytes:

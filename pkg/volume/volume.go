@@ -3,7 +3,10 @@
 // world: pure values and functions.
 package volume
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Kind tells what a logical volume of ours is for. It is kept in a tag of the LV.
 type Kind string
@@ -80,7 +83,7 @@ type Spec struct {
 
 // Tags gives the LVM tags the logical volume is made with.
 func (s Spec) Tags(owner string) Tags {
-	t := Tags{Owner: owner, Kind: s.Kind, Spec: s.canonical(), PodUID: s.PodUID}
+	t := Tags{Owner: owner, Kind: s.Kind, Spec: s.canonical(), Mkfs: strings.Join(s.Format.MkfsOptions, " "), PodUID: s.PodUID}
 	if s.Name != s.LV {
 		t.Name = s.Name
 	}
