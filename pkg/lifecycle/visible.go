@@ -40,4 +40,3 @@ func (l *Lifecycle) Visible(ctx context.Context, v Volume, path string) (volume.
 	}
 	return volume.Mount{}, fmt.Errorf("%w: volume %s is not visible at volume_path %s; name its target or staging path", volume.ErrNotFound, v.ID, path)
 }
-
