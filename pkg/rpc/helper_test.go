@@ -122,8 +122,11 @@ func wantCode(t *testing.T, err error, want codes.Code) {
 // eventually polls the condition for at most ten seconds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	late := time.After(10 * time.Second)
+	for !condition() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-late:
 			t.Fatalf("does not come true: %s", what)
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -72,36 +74,49 @@ func subject(req any) []any {
 	return kv
 }
 
+// hidden stands where a secret was; the same text as protosanitizer's.
+const hidden = "***stripped***"
+
 // secretContext are the keys of a volume_context that hold secrets although the field is not marked as secret:
 // the pod's service account tokens, which kubelet hands to drivers that ask for them (CSIDriver tokenRequests).
 var secretContext = []string{"csi.storage.k8s.io/serviceAccount.tokens"}
 
-// stripped gives a message as text for the log: fields that the CSI spec marks as secret, and the values of
-// secretContext, are replaced.
-func stripped(msg any) fmt.Stringer {
-	if r, ok := msg.(interface{ GetVolumeContext() map[string]string }); ok {
+// stripped gives a message as text for the log, without secrets: the fields that the CSI spec marks as secret, the values
+// of secretContext, and the values of mount flags, which "may contain sensitive information" (CSI spec, mount_flags).
+func stripped(msg any) string {
+	m, ok := msg.(proto.Message)
+	if !ok {
+		return hidden
+	}
+	m = proto.Clone(m) // the handler needs its own as it is
+	if r, ok := m.(interface{ GetVolumeContext() map[string]string }); ok {
 		for _, key := range secretContext {
 			if _, ok := r.GetVolumeContext()[key]; ok {
-				msg = withoutContext(msg)
-				break
+				r.GetVolumeContext()[key] = hidden
 			}
 		}
 	}
-	return protosanitizer.StripSecrets(msg)
-}
-
-// withoutContext copies the message, for the handler still needs its own, and replaces the secrets of its volume_context.
-func withoutContext(msg any) any {
-	m, ok := msg.(proto.Message)
-	if !ok {
-		return "***stripped***"
-	}
-	m = proto.Clone(m)
-	values := m.(interface{ GetVolumeContext() map[string]string }).GetVolumeContext()
-	for _, key := range secretContext {
-		if _, ok := values[key]; ok {
-			values[key] = "***stripped***"
+	for _, c := range capabilities(m) {
+		flags := c.GetMount().GetMountFlags()
+		for i, flag := range flags {
+			if name, _, ok := strings.Cut(flag, "="); ok {
+				flags[i] = name + "=" + hidden
+			}
 		}
 	}
-	return m
+	return protosanitizer.StripSecrets(m).String()
+}
+
+func capabilities(m proto.Message) []*csi.VolumeCapability {
+	switch r := m.(type) {
+	case interface{ GetVolumeCapability() *csi.VolumeCapability }:
+		return []*csi.VolumeCapability{r.GetVolumeCapability()}
+	case interface {
+		GetVolumeCapabilities() []*csi.VolumeCapability
+	}:
+		return r.GetVolumeCapabilities()
+	case *csi.ValidateVolumeCapabilitiesResponse:
+		return r.GetConfirmed().GetVolumeCapabilities()
+	}
+	return nil
 }

@@ -67,6 +67,9 @@ func TestLogHidesSecrets(t *testing.T) {
 		VolumeId:      "n/vg/v",
 		Secrets:       map[string]string{"password": "hidden-one"},
 		VolumeContext: map[string]string{token: "hidden-two", "size": "64Mi"},
+		VolumeCapability: &csi.VolumeCapability{AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
+			MountFlags: []string{"noatime", "password=hidden-three"},
+		}}},
 	}
 	for _, result := range []error{nil, errors.New("failed")} {
 		ctx, log := logged(t, 10)
@@ -74,12 +77,15 @@ func TestLogHidesSecrets(t *testing.T) {
 			if v := got.(*csi.NodePublishVolumeRequest).VolumeContext[token]; v != "hidden-two" {
 				t.Errorf("the handler got %q", v)
 			}
+			if f := got.(*csi.NodePublishVolumeRequest).VolumeCapability.GetMount().MountFlags[1]; f != "password=hidden-three" {
+				t.Errorf("the handler got %q", f)
+			}
 			return &csi.NodePublishVolumeResponse{}, result
 		})
 		if strings.Contains(log.String(), "hidden") {
 			t.Errorf("a secret is in the log:\n%s", log)
 		}
-		for _, want := range []string{"64Mi", "***stripped***", token} {
+		for _, want := range []string{"64Mi", "***stripped***", token, "noatime", "password="} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("no %s in the log:\n%s", want, log)
 			}

@@ -48,19 +48,25 @@ type policy struct {
 }
 
 func byName(req any) string {
-	name := req.(interface{ GetName() string }).GetName()
-	if name == "" {
+	r, ok := req.(interface{ GetName() string })
+	if !ok || r.GetName() == "" {
 		return ""
 	}
-	return volume.LVName(volume.Persistent, name)
+	return volume.LVName(volume.Persistent, r.GetName())
 }
 
 func byVolume(req any) string {
-	id := req.(interface{ GetVolumeId() string }).GetVolumeId()
-	if id == "" {
+	r, ok := req.(interface{ GetVolumeId() string })
+	if !ok || r.GetVolumeId() == "" {
 		return ""
 	}
-	return volume.LockKey(id)
+	return volume.LockKey(r.GetVolumeId())
 }
 
-func byPath(req any) string { return req.(interface{ GetVolumePath() string }).GetVolumePath() }
+func byPath(req any) string {
+	r, ok := req.(interface{ GetVolumePath() string })
+	if !ok {
+		return ""
+	}
+	return r.GetVolumePath()
+}
