@@ -20,9 +20,11 @@ demo_on() {
 
 here() {
   [[ $(id -u) -eq 0 ]] || { echo "demo: DEMO=here needs root" >&2; exit 1; }
-  [[ -e /dev/mapper/control ]] && dmsetup version >/dev/null 2>&1 ||
+  dmsetup version >/dev/null 2>&1 ||
     { echo "demo: this machine has no usable device-mapper; run without DEMO=here" >&2; exit 1; }
-  ! vgs csi-local-lvm-demo >/dev/null 2>&1 || { echo "demo: the volume group csi-local-lvm-demo is there already" >&2; exit 1; }
+  if vgs csi-local-lvm-demo >/dev/null 2>&1; then
+    echo "demo: the volume group csi-local-lvm-demo is there already" >&2; exit 1
+  fi
   folder=$(mktemp -d) loops=()
   trap release EXIT
   local i
