@@ -316,14 +316,25 @@ func (p *Paths) Make(ctx context.Context, path string, block bool) (bool, error)
 	}
 	parent := filepath.Dir(path)
 	if there, err := p.Lstat(parent); err == nil && there.Kind == 0 {
-		above := newFolder()
-		above.mode = 0o750
-		if err := p.change(ctx, "mkdir", parent, func() error { return p.create(parent, above) }); err != nil {
+		if err := p.change(ctx, "mkdir", parent, func() error { return p.createAll(parent) }); err != nil {
 			return false, err
 		}
 	}
 	err = p.change(ctx, op, path, func() error { return p.create(path, n) })
 	return err == nil, err
+}
+
+// createAll makes the folder, and its parents where they are missing.
+func (p *Paths) createAll(path string) error {
+	if _, _, err := p.walk(path, true); err == nil {
+		return nil
+	}
+	if err := p.createAll(filepath.Dir(path)); err != nil {
+		return err
+	}
+	n := newFolder()
+	n.mode = 0o750
+	return p.create(path, n)
 }
 
 // fit checks that what is at path can be a target of that kind.

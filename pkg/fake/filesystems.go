@@ -129,7 +129,7 @@ func (c *Filesystems) SetGroup(ctx context.Context, path string, gid int) error 
 	if f, err := c.Lstat(path); err != nil || f.GID == gid && f.Mode&0o2770 == 0o2770 {
 		return err
 	}
-	return c.change(ctx, "chown", path, func() error {
+	return c.change(ctx, "setgroup", fmt.Sprintf("%s %d", path, gid), func() error {
 		place, _, err := c.walk(path, true)
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ func (c *Filesystems) SetGroup(ctx context.Context, path string, gid int) error 
 
 // SetReadOnly implements lifecycle.Filesystems.
 func (c *Filesystems) SetReadOnly(ctx context.Context, d volume.Device, readOnly bool) error {
-	return c.change(ctx, "ioctl", d.Path, func() error {
+	return c.change(ctx, "blkroset", fmt.Sprintf("%s %t", d.Path, readOnly), func() error {
 		v, err := c.device(d)
 		if err == nil {
 			v.readOnly = readOnly
