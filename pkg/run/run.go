@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -120,4 +121,10 @@ func (l *Local) run(ctx context.Context, killable bool, name string, args []stri
 		err = ctx.Err() // killed by the deadline, not by a fault of its own
 	}
 	return res, &Error{Argv: argv, ExitCode: code, Stdout: res.Stdout, Stderr: res.Stderr, Err: err}
+}
+
+// NotFound reports whether the error is that of a program which is not on this machine.
+func NotFound(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist))
 }

@@ -1,0 +1,103 @@
+package driver
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// Config is everything that can be said about a driver, one field per flag of "serve".
+type Config struct {
+	Endpoint       string   // --endpoint
+	NodeName       string   // --node-name
+	DriverName     string   // --driver-name; also the owner tag of logical volumes
+	Version        string   // of the program; no flag
+	VolumeGroups   []string // --volume-groups: names or globs; the first group is the default
+	StateDir       string   // --state-dir
+	KubeletDir     string   // --kubelet-dir
+	Services       []string // --services: ServiceController, ServiceNode
+	LVMExec        string   // --lvm-exec: ExecContainer or ExecHost
+	ThinOvercommit float64  // --thin-overcommit: virtual size over real size of a thin pool
+	MaxVolumes     int64    // --max-volumes: what NodeGetInfo reports; 0 is no limit
+}
+
+// The services.
+const (
+	ServiceController = "controller"
+	ServiceNode       = "node"
+)
+
+// Where LVM's programs run.
+const (
+	ExecContainer = "container" // as any program
+	ExecHost      = "host"      // in the namespaces of process 1
+)
+
+// Default is the configuration of a driver to which nothing is said. Node name and volume groups have no default.
+func Default() Config {
+	return Config{
+		Endpoint:       "unix:///csi/csi.sock",
+		DriverName:     "local-lvm.csi.internal",
+		StateDir:       "/var/lib/csi-local-lvm",
+		KubeletDir:     "/var/lib/kubelet",
+		Services:       []string{ServiceController, ServiceNode},
+		LVMExec:        ExecContainer,
+		ThinOvercommit: 1,
+		MaxVolumes:     1000,
+	}
+}
+
+// Validate checks each value. The error is a volume.ErrInvalid that names the flag, the value and the remedy.
+func (c Config) Validate() error {
+	if _, err := rpc.ParseEndpoint(c.Endpoint); err != nil {
+		return err
+	}
+	if c.NodeName == "" {
+		return volume.Invalid("--node-name", "", "missing; give the name of the Kubernetes node, or set NODE_NAME")
+	}
+	if _, err := volume.ShortNode(c.NodeName); err != nil {
+		return err
+	}
+	if err := volume.CheckOwner(c.DriverName); err != nil {
+		return err
+	}
+	if _, err := volume.ParsePatterns(c.VolumeGroups); err != nil {
+		return err
+	}
+	if err := volume.CheckPath("--state-dir", c.StateDir); err != nil {
+		return err
+	}
+	if err := volume.CheckPath("--kubelet-dir", c.KubeletDir); err != nil {
+		return err
+	}
+	if err := checkServices(c.Services); err != nil {
+		return err
+	}
+	switch {
+	case c.LVMExec != ExecContainer && c.LVMExec != ExecHost:
+		return volume.Invalid("--lvm-exec", c.LVMExec, "known are container and host")
+	case !(c.ThinOvercommit >= 1 && c.ThinOvercommit <= 1000): // so that NaN is out too
+		return volume.Invalid("--thin-overcommit", strconv.FormatFloat(c.ThinOvercommit, 'g', -1, 64), "give a factor from 1 (none) to 1000")
+	case c.MaxVolumes < 0:
+		return volume.Invalid("--max-volumes", strconv.FormatInt(c.MaxVolumes, 10), "must not be negative; 0 is no limit")
+	}
+	return nil
+}
+
+func (c Config) serves(service string) bool { return slices.Contains(c.Services, service) }
+
+func checkServices(services []string) error {
+	const field, remedy = "--services", "give controller, node or both, separated by a comma"
+	if len(services) == 0 {
+		return volume.Invalid(field, "", remedy)
+	}
+	for i, s := range services {
+		if s != ServiceController && s != ServiceNode || slices.Contains(services[:i], s) {
+			return volume.Invalid(field, strings.Join(services, ","), remedy)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/keylock"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/node"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// Driver is one driver on one node.
+type Driver struct {
+	// Timing may be set before Run.
+	Timing lifecycle.Timing
+
+	cfg     Config
+	node    string // volume.ShortNode
+	backend Backend
+	effects effect.Seam
+}
+
+// New makes a driver over the backend. effects is passed by every change the driver makes besides those of the backend,
+// which has a seam of its own. Nothing happens before Run.
+func New(cfg Config, backend Backend, effects effect.Seam) (*Driver, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	short, err := volume.ShortNode(cfg.NodeName)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{cfg: cfg, node: short, backend: backend, effects: effects}, nil
+}
+
+// TopologyKey is the key of the topology segment that names the node.
+func (c Config) TopologyKey() string { return "topology." + c.DriverName + "/node" }
+
+// Run serves until ctx ends, and then stops gracefully. In this order: 1 the state folder is locked, 2 the journal
+// opened, 3 the first look at LVM taken, 4 unfinished work taken up, 5 calls answered. An error of 3 keeps nothing back:
+// Probe then tells that the driver is not ready. The end is the other way round. Killed at any moment, it leaves nothing
+// that the next Run does not take up.
+func (d *Driver) Run(ctx context.Context) error {
+	log := klog.FromContext(ctx)
+	state, err := lockState(d.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer state.unlock()
+
+	store, err := journal.Open(ctx, d.cfg.StateDir, d.effects)
+	if err != nil {
+		return fmt.Errorf("open the journal: %w", err)
+	}
+	for _, problem := range store.Problems() {
+		log.Info("the journal holds what cannot be used; its volume is left alone", "problem", problem)
+	}
+
+	identity := rpc.NewIdentity(d.cfg.DriverName, d.cfg.Version, d.cfg.serves(ServiceController),
+		func(ctx context.Context) error { return errors.Join(state.check(), d.checkLVM(ctx)) })
+	ready := identity.Ready(ctx) == nil // and logs why not
+
+	locks := &keylock.Locks{}
+	life := d.lifecycle(log, store, locks)
+	life.Start()
+	defer func() { life.Stop(context.WithoutCancel(ctx)) }()
+
+	socket, err := rpc.Listen(ctx, d.cfg.Endpoint)
+	if err != nil {
+		return err
+	}
+	log.Info("serving", "endpoint", d.cfg.Endpoint, "driver", d.cfg.DriverName, "version", d.cfg.Version, "node", d.cfg.NodeName,
+		"volumeGroups", d.cfg.VolumeGroups, "services", d.cfg.Services, "ready", ready)
+	return rpc.NewServer(d.services(identity, life, locks)).Serve(ctx, socket)
+}
+
+func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock.Locks) *lifecycle.Lifecycle {
+	return lifecycle.New(lifecycle.Config{
+		Owner: d.cfg.DriverName, Node: d.node,
+		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems,
+		Journal: store, Locks: locks, Timing: d.Timing, Log: log.Info,
+	})
+}
+
+func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {
+	s := rpc.Services{Identity: identity, Locks: locks}
+	if d.cfg.serves(ServiceNode) {
+		s.Node = node.New(node.Config{
+			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: d.cfg.TopologyKey(), MaxVolumes: d.cfg.MaxVolumes,
+		}, life, facts{life, d.backend.LVM, d.backend.Filesystems})
+	}
+	return s
+}
+
+// facts is what the node service asks, gathered from who knows it.
+type facts struct {
+	*lifecycle.Lifecycle
+	groups LVM
+	usage  Filesystems
+}
+
+func (f facts) Groups(ctx context.Context) ([]volume.Group, error) { return f.groups.Groups(ctx) }
+
+func (f facts) Usage(ctx context.Context, path string, block bool) (volume.Usage, error) {
+	return f.usage.Usage(ctx, path, block)
+}
+
+// checkLVM asks LVM. That its program is not there is a volume.ErrPrecondition: it will not be there later either. Of
+// all else it may be true in a minute, and none may be taken for that.
+func (d *Driver) checkLVM(ctx context.Context) error {
+	err := d.backend.LVM.Check(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case run.NotFound(err):
+		return fmt.Errorf("%w: %w; use the driver's own image, or give --lvm-exec=host", volume.ErrPrecondition, err)
+	default:
+		return fmt.Errorf("check LVM: %v", err) //nolint:errorlint // its class would be taken for the answer of Probe
+	}
+}

@@ -1,0 +1,70 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// stateFolder is the folder that holds the journal, locked: no two live drivers share one.
+type stateFolder struct {
+	path string
+	lock *os.File
+}
+
+// lockState makes the folder if it is not there, and takes its lock, which the kernel gives back when the process
+// ends however it ends. A second driver is refused before it has touched anything (case B20). The lock file stays: it
+// means nothing by itself.
+//
+// It works on a full file system, and, if the lock file is there, on a read-only one: a teardown must go on there.
+func lockState(path string) (*stateFolder, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state folder: %w; see --state-dir", err)
+	}
+	// Opened for reading: flock(2) asks for no more. Programs that the driver runs do not inherit it (O_CLOEXEC), and so
+	// cannot keep the lock beyond its end.
+	f, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock of the state folder: %w; see --state-dir", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another driver is running on the state folder %s (fuser %s tells which): stop it, or give another --state-dir", path, f.Name())
+		}
+		return nil, fmt.Errorf("lock the state folder %s: %w", path, err)
+	}
+	return &stateFolder{path: path, lock: f}, nil
+}
+
+// unlock lets another driver have the folder.
+func (s *stateFolder) unlock() { _ = s.lock.Close() }
+
+// check tells whether a record could be written now. A folder that is not the locked one any more is a
+// volume.ErrPrecondition: only a new start can mend that.
+func (s *stateFolder) check() error {
+	mine, err := s.lock.Stat()
+	if err != nil {
+		return fmt.Errorf("look at the lock of the state folder: %w", err)
+	}
+	there, err := os.Lstat(s.lock.Name())
+	if err != nil || !os.SameFile(mine, there) {
+		return fmt.Errorf("%w: the state folder %s was removed or replaced while the driver runs (%v); start the driver again", volume.ErrPrecondition, s.path, err)
+	}
+	if err := unix.Access(s.path, unix.W_OK); err != nil {
+		return fmt.Errorf("state folder %s: %w; no volume can be published", s.path, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(s.path, &fs); err != nil {
+		return fmt.Errorf("state folder %s: %w", s.path, err)
+	}
+	if fs.Blocks != 0 && fs.Bavail == 0 || fs.Files != 0 && fs.Ffree == 0 {
+		return fmt.Errorf("state folder %s: %w; no volume can be published", s.path, unix.ENOSPC)
+	}
+	return nil
+}
