@@ -1,0 +1,294 @@
+//go:build vm
+
+package mount_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/mount"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
+)
+
+// These tests need root and at least one blank disk, /dev/vda, of 4 GiB. Devices are device-mapper linear ones on it.
+const disk = "/dev/vda"
+
+func TestMain(m *testing.M) {
+	if how := os.Getenv("MOUNT_TEST_HOLD"); how != "" {
+		os.Exit(hold(how, os.Getenv("MOUNT_TEST_PATH")))
+	}
+	os.Exit(m.Run())
+}
+
+// hold is what the holding child does: it holds, says so, and ends with its input.
+func hold(how, path string) int {
+	err := func() error {
+		switch how {
+		case contract.HoldFile:
+			_, err := unix.Open(path, unix.O_RDONLY, 0)
+			return err
+		case contract.HoldDevice:
+			_, err := unix.Open(path, unix.O_RDWR, 0)
+			return err
+		case contract.HoldCwd:
+			return unix.Chdir(path)
+		case contract.HoldMapped:
+			fd, err := unix.Open(path, unix.O_RDONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			_, err = unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+			return err
+		case contract.HoldNamespace:
+			return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		return errors.New("no such way to hold")
+	}()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("holding")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	return 0
+}
+
+func startHolder(t *testing.T, how string, d volume.Device, path string) (int, func()) {
+	t.Helper()
+	if how == contract.HoldLoop {
+		loop := strings.TrimSpace(sh(t, "losetup", "-f", "--show", path))
+		return 0, func() { sh(t, "losetup", "-d", loop) }
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "MOUNT_TEST_HOLD="+how, "MOUNT_TEST_PATH="+path)
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if how == contract.HoldNamespace {
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS
+	}
+	in, err := cmd.StdinPipe()
+	check(t, err)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != "holding\n" {
+		t.Fatalf("the holder said %q, %v", line, err)
+	}
+	return cmd.Process.Pid, func() {
+		check(t, in.Close())
+		check(t, cmd.Wait())
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sh(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// disks hands out linear devices, each from a place of its own on the disk.
+type disks struct {
+	count int
+	start map[string]int64 // in sectors, by name, of those in use
+}
+
+const slot = int64(1100) << 11 // sectors: room for a device to be enlarged to 1 GiB
+
+func newDisks() *disks { return &disks{start: map[string]int64{}} }
+
+func (k *disks) device(t testing.TB, bytes int64) volume.Device {
+	t.Helper()
+	used := slices.Collect(maps.Values(k.start))
+	var start int64
+	for slices.Contains(used, start) {
+		start += slot
+	}
+	k.count++
+	name := fmt.Sprintf("mt%d", k.count)
+	sh(t, "dmsetup", "create", name, "--table", fmt.Sprintf("0 %d linear %s %d", bytes/512, disk, start))
+	k.start[name] = start
+	d := k.describe(t, name)
+	t.Cleanup(func() {
+		unmountAll(t, d.Same)
+		sh(t, "dmsetup", "remove", "--retry", name)
+		delete(k.start, name)
+	})
+	sh(t, "blkdiscard", "-z", d.Path)
+	return d
+}
+
+// unmountAll clears up after a test that failed; one that passes leaves nothing.
+func unmountAll(t testing.TB, which func(volume.Mount) bool) {
+	t.Helper()
+	mounts, err := newHost().List(context.Background()) // the test's own context has ended
+	check(t, err)
+	for _, m := range slices.Backward(mounts) {
+		if which(m) {
+			t.Errorf("left mounted: %+v", m)
+			_ = unix.Unmount(m.Target, 0)
+		}
+	}
+}
+
+func (k *disks) describe(t testing.TB, name string) volume.Device {
+	t.Helper()
+	var major, minor uint32
+	_, err := fmt.Sscanf(sh(t, "dmsetup", "info", "-c", "--noheadings", "--separator", " ", "-o", "major,minor", name), "%d %d", &major, &minor)
+	check(t, err)
+	path := fmt.Sprintf("/dev/dm-%d", minor)
+	var bytes int64
+	_, err = fmt.Sscan(sh(t, "blockdev", "--getsize64", path), &bytes)
+	check(t, err)
+	return volume.Device{Major: major, Minor: minor, Path: path, SizeBytes: bytes}
+}
+
+func (k *disks) enlarge(t *testing.T, d volume.Device, bytes int64) volume.Device {
+	t.Helper()
+	name := strings.TrimSpace(sh(t, "cat", "/sys/class/block/"+filepath.Base(d.Path)+"/dm/name"))
+	sh(t, "dmsetup", "reload", name, "--table", fmt.Sprintf("0 %d linear %s %d", bytes/512, disk, k.start[name]))
+	sh(t, "dmsetup", "resume", name)
+	return k.describe(t, name)
+}
+
+func put(t *testing.T, d volume.Device, signature string) {
+	t.Helper()
+	at := func(offset int64, b ...byte) {
+		f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
+		check(t, err)
+		_, err = f.WriteAt(b, offset)
+		check(t, errors.Join(err, f.Sync(), f.Close()))
+	}
+	switch signature {
+	case "ext4":
+		sh(t, "mkfs.ext4", "-q", "-F", d.Path)
+	case "xfs":
+		sh(t, "mkfs.xfs", "-q", d.Path)
+	case "xfs-unfinished":
+		sh(t, "mkfs.xfs", "-q", d.Path)
+		at(126, 1)
+	case "btrfs":
+		sh(t, "mkfs.btrfs", "-q", d.Path)
+	case "LVM2_member":
+		sh(t, "pvcreate", "-q", "--config", `devices{filter=["a|.*|"] scan=["/dev"]}`, d.Path)
+	case "crypto_LUKS":
+		cmd := exec.Command("cryptsetup", "luksFormat", "-q", "--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", d.Path)
+		cmd.Stdin = strings.NewReader("secret")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("luksFormat: %v: %s", err, out)
+		}
+	case "swap":
+		sh(t, "mkswap", d.Path)
+	case "dos":
+		at(446, partitionEntry(0x83, 2048, uint32(d.SizeBytes/512)-2048)...)
+		at(510, 0x55, 0xaa)
+	case "gpt":
+		at(446, partitionEntry(0xee, 1, uint32(d.SizeBytes/512)-1)...)
+		at(510, 0x55, 0xaa)
+		at(512, gptHeader(d.SizeBytes/512)...)
+	case "garbage":
+		at(100, []byte("old data of somebody")...)
+	case "last-byte":
+		at(4095, 1)
+	case "after-4k":
+		at(4096, []byte("old data of somebody")...)
+	default:
+		t.Fatalf("no such signature %q", signature)
+	}
+}
+
+func partitionEntry(kind byte, start, sectors uint32) []byte {
+	b := make([]byte, 16)
+	b[4] = kind
+	binary.LittleEndian.PutUint32(b[8:], start)
+	binary.LittleEndian.PutUint32(b[12:], sectors)
+	return b
+}
+
+// gptHeader is that of an empty table (UEFI specification, 5.3.2).
+func gptHeader(sectors int64) []byte {
+	b := make([]byte, 92)
+	copy(b, "EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00")
+	le := binary.LittleEndian
+	le.PutUint64(b[24:], 1)
+	le.PutUint64(b[32:], uint64(sectors-1))
+	le.PutUint64(b[40:], 34)
+	le.PutUint64(b[48:], uint64(sectors-34))
+	copy(b[56:], "a guid of a disk")
+	le.PutUint64(b[72:], 2)
+	le.PutUint32(b[80:], 128)
+	le.PutUint32(b[84:], 128)
+	le.PutUint32(b[88:], crc32.ChecksumIEEE(make([]byte, 128*128)))
+	le.PutUint32(b[16:], crc32.ChecksumIEEE(b))
+	return b
+}
+
+func newHost() *mount.Host { return mount.New(&run.Local{}, nil) }
+
+func TestContract(t *testing.T) {
+	k := newDisks()
+	contract.Mount(t, func(t *testing.T) contract.MountBench {
+		return contract.MountBench{
+			Mounter: newHost(), Dir: tempDir(t), Device: func(t *testing.T, bytes int64) volume.Device { return k.device(t, bytes) }, Enlarge: k.enlarge, Put: put, Hold: startHolder,
+			Mkdir:     func(p string) error { return os.Mkdir(p, 0o755) },
+			WriteFile: func(p, content string) error { return os.WriteFile(p, []byte(content), 0o644) },
+			ReadFile: func(p string) (string, error) {
+				b, err := os.ReadFile(p)
+				return string(b), err
+			},
+			Symlink: os.Symlink,
+			Chmod:   unix.Chmod,
+			Lstat:   lstat,
+		}
+	})
+}
+
+// tempDir is t.TempDir with its links resolved and without a mount left in it, even by a test that failed.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	check(t, err)
+	t.Cleanup(func() {
+		unmountAll(t, func(m volume.Mount) bool { return strings.HasPrefix(m.Target, dir+"/") })
+	})
+	return dir
+}
+
+func lstat(p string) (contract.File, error) {
+	var st unix.Stat_t
+	switch err := unix.Lstat(p, &st); {
+	case errors.Is(err, unix.ENOENT):
+		return contract.File{}, nil
+	case err != nil:
+		return contract.File{}, err
+	}
+	kind := map[uint32]byte{unix.S_IFDIR: 'd', unix.S_IFREG: 'f', unix.S_IFLNK: 'l', unix.S_IFBLK: 'b'}[st.Mode&unix.S_IFMT]
+	return contract.File{Kind: kind, Mode: st.Mode &^ unix.S_IFMT, GID: int(st.Gid), Size: st.Size}, nil
+}
