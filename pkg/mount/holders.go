@@ -242,7 +242,7 @@ func (s *search) swaps() {
 func (s *search) openFiles(pid int) (via string) {
 	folder := filepath.Join(s.host.proc, strconv.Itoa(pid))
 	for _, l := range []struct{ name, via string }{{"cwd", "working directory"}, {"root", "root directory"}, {"exe", "running program"}} {
-		if kind, held := s.statHeld(filepath.Join(folder, l.name), 0); held && kind != "" {
+		if _, held := s.statHeld(filepath.Join(folder, l.name), 0); held {
 			return l.via + " " + readlink(filepath.Join(folder, l.name))
 		}
 	}

@@ -65,10 +65,15 @@ func sortStacks(rows []*mountinfo.Info) {
 		places[r.Mountpoint] = append(places[r.Mountpoint], i)
 		byID[r.ID] = r
 	}
-	depth := func(r *mountinfo.Info) (n int) {
-		for p := byID[r.Parent]; p != nil && p.Mountpoint == r.Mountpoint && n < len(rows); p = byID[p.Parent] {
-			n++
+	depths := map[int]int{}
+	var depth func(r *mountinfo.Info) int
+	depth = func(r *mountinfo.Info) int {
+		n, known := depths[r.ID]
+		if p := byID[r.Parent]; !known && p != nil && p.Mountpoint == r.Mountpoint {
+			depths[r.ID] = 0 // ends a loop of parents, which a table read while ids were used again could show
+			n = depth(p) + 1
 		}
+		depths[r.ID] = n
 		return n
 	}
 	for _, at := range places {

@@ -66,7 +66,8 @@ func mountOne(d volume.Device, target string, fs volume.FS, a attributes, params
 	a.set |= ro
 	params = append(params, parameter{key: "ro", flag: true})
 	err := mountNew(d, target, fs, a, params)
-	if skip, ok := noReplay[fs]; ok && errors.Is(err, unix.EROFS) {
+	// btrfs says EIO ("log replay required on RO media")
+	if skip, ok := noReplay[fs]; ok && (errors.Is(err, unix.EROFS) || fs == volume.Btrfs && errors.Is(err, unix.EIO)) {
 		err = mountNew(d, target, fs, a, append(params, skip))
 	}
 	return err

@@ -1,0 +1,212 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// process makes up /proc/PID. Its links lead to files of this machine; "" leaves one out.
+func process(t *testing.T, proc string, pid int, links map[string]string, files map[string]string) {
+	t.Helper()
+	folder := filepath.Join(proc, strconv.Itoa(pid))
+	all := map[string]string{"cwd": "/proc", "root": "/proc", "exe": "/proc/version", "ns/mnt": "mnt:[1]"}
+	for name, to := range links {
+		all[name] = to
+	}
+	write(t, folder, map[string]string{"comm": fmt.Sprintf("process-%d\n", pid), "cgroup": "0::/\n", "maps": ""})
+	write(t, folder, files)
+	for name, to := range all {
+		if to == "" {
+			continue
+		}
+		p := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// holderBench is a /proc in which the device is the one that t.TempDir lies on.
+func holderBench(t *testing.T) (h *Host, d volume.Device, proc, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		t.Fatal(err)
+	}
+	n := split(st.Dev)
+	h, proc, sys := fakeHost(t, "22 1 0:2 / / rw - rootfs rootfs rw\n")
+	write(t, sys, map[string]string{"class/block/none": ""})
+	if err := os.MkdirAll(filepath.Join(proc, "self/ns"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("mnt:[1]", filepath.Join(proc, "self/ns/mnt")); err != nil {
+		t.Fatal(err)
+	}
+	return h, volume.Device{Major: n.major, Minor: n.minor, Path: "/dev/x"}, proc, file
+}
+
+func TestHoldersProcesses(t *testing.T) {
+	h, d, proc, file := holderBench(t)
+	folder := filepath.Dir(file)
+	pod := "0::/kubepods.slice/kubepods-pod" + podLine + ".slice/cri-containerd-" + testID + ".scope\n"
+	maps := fmt.Sprintf("00400000-00401000 r-xp 00000000 %02x:%02x 12 /data/a file\n", d.Major, d.Minor)
+	process(t, proc, 10, nil, nil)                                                                      // holds nothing
+	process(t, proc, 11, map[string]string{"fd/3": file}, map[string]string{"cgroup": pod})             // an open file, in a pod
+	process(t, proc, 12, map[string]string{"cwd": folder, "fd/3": file}, nil)                           // named once
+	process(t, proc, 13, map[string]string{"root": folder}, nil)                                        //
+	process(t, proc, 14, map[string]string{"exe": file}, nil)                                           //
+	process(t, proc, 15, nil, map[string]string{"maps": "torn\n7f00-7f01 r--p 0 00:00 0\n" + maps})     //
+	process(t, proc, 16, map[string]string{"exe": "", "cwd": folder}, nil)                              // a kernel thread, or one that has ended
+	process(t, proc, 17, map[string]string{"fd/3": "/no/such/file", "cwd": "/no/such/folder"}, nil)     // vanishes while it is looked at
+	process(t, proc, os.Getpid(), map[string]string{"fd/9": file}, map[string]string{"comm": "driver"}) // must not happen
+	write(t, proc, map[string]string{"18/x": "", "notaprocess/comm": ""})                               // nothing of it can be read
+
+	found, err := h.Holders(t.Context(), d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[int]volume.Holder{}
+	for _, f := range found {
+		if _, twice := got[f.PID]; twice {
+			t.Errorf("pid %d is named twice", f.PID)
+		}
+		got[f.PID] = f
+	}
+	want := map[int]volume.Holder{
+		11:          {PID: 11, Command: "process-11", Via: "open file " + file, Container: testID, Pod: testPod},
+		12:          {PID: 12, Command: "process-12", Via: "working directory " + folder},
+		13:          {PID: 13, Command: "process-13", Via: "root directory " + folder},
+		14:          {PID: 14, Command: "process-14", Via: "running program " + file},
+		15:          {PID: 15, Command: "process-15", Via: "mapped file /data/a file"},
+		os.Getpid(): {PID: os.Getpid(), Command: "driver, this driver itself", Via: "open file " + file},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestHoldersMountsAndDevices(t *testing.T) {
+	h, _, proc, _ := holderBench(t)
+	d := volume.Device{Major: 253, Minor: 3, Path: "/dev/dm-3"}
+	const table = "1 0 0:2 / / rw - rootfs rootfs rw\n20 1 253:3 / /target rw - ext4 /dev/dm-3 rw\n"
+	write(t, proc, map[string]string{"self/mountinfo": table +
+		"21 1 253:3 / /elsewhere rw - ext4 /dev/dm-3 rw\n22 20 0:99 / /target/inside rw - tmpfs tmpfs rw\n23 1 253:4 / /other rw - ext4 /dev/dm-4 rw\n"})
+	inNamespace := func(ns, mountinfo string) (map[string]string, map[string]string) {
+		return map[string]string{"ns/mnt": ns}, map[string]string{"mountinfo": mountinfo}
+	}
+	for pid, p := range map[int][2]string{
+		30: {"mnt:[1]", table},                                            // our own namespace
+		31: {"mnt:[2]", table},                                            // another
+		32: {"mnt:[2]", table},                                            // the same again: not named
+		33: {"mnt:[3]", "1 0 0:2 / / rw - rootfs rootfs rw\n"},            // without it
+		34: {"mnt:[4]", "1 0 253:3 / /a rw - ext4 /dev/x rw\ntorn row\n"}, // cannot be read
+	} {
+		links, files := inNamespace(p[0], p[1])
+		process(t, proc, pid, links, files)
+	}
+	write(t, h.sys, map[string]string{
+		"dev/block/253:3/holders/dm-7":   "",
+		"class/block/dm-7/dm/name":       "guest-root\n",
+		"dev/block/253:3/holders/md0":    "",
+		"class/block/loop3/loop/another": "",
+	})
+	found, err := h.Holders(t.Context(), d, "/target")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []volume.Holder{
+		{Command: "mount at /elsewhere"},
+		{Command: "mount at /target/inside"},
+		{PID: 31, Command: "process-31", Via: "mount in another namespace, at /target"},
+		{Command: "device dm-7 (guest-root)", Via: "lies on the device"},
+		{Command: "device md0", Via: "lies on the device"},
+	}
+	if !reflect.DeepEqual(found, want) {
+		t.Errorf("got %+v\nwant %+v", found, want)
+	}
+}
+
+func TestHoldersLoopAndSwap(t *testing.T) {
+	h, d, proc, file := holderBench(t)
+	write(t, h.sys, map[string]string{
+		"class/block/loop9998/loop/backing_file": file + "\n",
+		"class/block/loop9999/loop/backing_file": "/proc/version\n",
+	})
+	write(t, proc, map[string]string{"swaps": "Filename Type Size Used Priority\n" + file + " file 1 0 -2\n/proc/version file 1 0 -2\n"})
+	found, err := h.Holders(t.Context(), d, "")
+	want := []volume.Holder{
+		{Command: "loop device /dev/loop9998", Via: "backed by " + file},
+		{Command: "swap", Via: "swap on " + file},
+	}
+	if err != nil || !reflect.DeepEqual(found, want) {
+		t.Errorf("got %+v, %v\nwant %+v", found, err, want)
+	}
+}
+
+func TestHoldersBounds(t *testing.T) {
+	h, d, proc, file := holderBench(t)
+	for pid := range 3 * maxHolders {
+		process(t, proc, 100+pid, map[string]string{"fd/3": file}, nil)
+	}
+	found, err := h.Holders(t.Context(), d, "")
+	if err != nil || len(found) != maxHolders {
+		t.Errorf("%d holders, %v, want %d", len(found), err, maxHolders)
+	}
+
+	// A process whose maps cannot be read for now, as that of one that hangs in the kernel.
+	process(t, proc, 50, map[string]string{"fd/3": file}, nil)
+	process(t, proc, 51, nil, nil)
+	maps := filepath.Join(proc, "51/maps")
+	if err := os.Remove(maps); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(maps, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for pid := range 3 * maxHolders {
+		if err := os.RemoveAll(filepath.Join(proc, strconv.Itoa(100+pid))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	found, err = h.Holders(ctx, d, "")
+	if err != nil || len(found) != 1 || found[0].PID != 50 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	if took := time.Since(start); took > searchTime {
+		t.Errorf("took %v", took)
+	}
+	// let the reader go
+	if f, err := os.OpenFile(maps, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+		_ = f.Close()
+	}
+}
+
+func TestHoldersNoTable(t *testing.T) {
+	h, d, proc, _ := holderBench(t)
+	if err := os.Remove(filepath.Join(proc, "self/mountinfo")); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := h.Holders(t.Context(), d, ""); err == nil {
+		t.Errorf("without a mount table: %+v", found)
+	}
+}
