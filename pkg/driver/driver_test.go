@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/fake"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
@@ -144,6 +145,33 @@ func TestSecondDriverIsRefused(t *testing.T) {
 	}
 	if !ready(t, conn) {
 		t.Error("the first driver suffered")
+	}
+}
+
+// What an earlier driver did not finish is finished before anybody asks (case B3).
+func TestUnfinishedWorkIsTakenUp(t *testing.T) {
+	cfg, m := shortConfig(t), newMachine()
+	ref := volume.Ref{VG: "data", LV: volume.LVName(volume.Inline, "csi-1")}
+	m.AddLV(ref, volume.Layout{Type: volume.Linear}, 4<<20, volume.OwnerTag(cfg.DriverName), volume.KindTag(volume.Inline))
+	store, err := journal.Open(t.Context(), cfg.StateDir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := journal.Record{VolumeID: "csi-1", Kind: volume.Inline, VG: ref.VG, LV: ref.LV, Intent: journal.Reclaim}
+	if err := store.Put(t.Context(), rec); err != nil {
+		t.Fatal(err)
+	}
+	b := over(m, cfg)
+	start(t, cfg, b)
+	for end := time.After(10 * time.Second); ; {
+		if _, err := b.LVM.Lookup(t.Context(), ref); errors.Is(err, volume.ErrNotFound) {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-end:
+			t.Fatal("the logical volume is still there")
+		}
 	}
 }
 

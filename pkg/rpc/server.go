@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -56,7 +55,7 @@ func (s *Server) Serve(ctx context.Context, l *Socket) error {
 	err := s.grpc.Serve(l)
 	s.grpc.GracefulStop() // waits for the calls, also where accepting failed
 	s.serial.running.Wait()
-	if errors.Is(err, grpc.ErrServerStopped) { // ctx had ended before the start
+	if ctx.Err() != nil { // told to stop, perhaps before the start
 		return nil
 	}
 	return err
