@@ -1,0 +1,92 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/request"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// CreateVolume implements csi.ControllerServer.
+func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	spec, err := c.spec(req)
+	if err != nil {
+		return nil, err
+	}
+	g, ok, err := c.group(ctx, spec.VG)
+	if err != nil {
+		return nil, err
+	}
+	if !ok { // not this node, perhaps another: external-provisioner asks elsewhere
+		return nil, fmt.Errorf("%w: volume group %q is not on node %s; create it, or let the volume be made on a node that has it", volume.ErrNoSpace, g.Name, c.cfg.Node)
+	}
+	spec.VG = g.Name
+	lv, err := c.volumes.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateVolumeResponse{Volume: c.volume(lv)}, nil
+}
+
+// spec reads what is to be made. Its VG is "" where the request names none.
+func (c *Controller) spec(req *csi.CreateVolumeRequest) (s volume.Spec, err error) {
+	if err := volume.CheckName(req.GetName()); err != nil {
+		return s, err
+	}
+	caps, err := request.Capabilities(req.GetVolumeCapabilities())
+	if err != nil {
+		return s, err
+	}
+	p, err := c.parameters(req.GetParameters())
+	if err != nil {
+		return s, err
+	}
+	if s.Format, err = request.Format(caps, p); err != nil {
+		return s, err
+	}
+	if s.RequiredBytes, s.LimitBytes, err = request.Range(req.GetCapacityRange()); err != nil {
+		return s, err
+	}
+	s.Kind, s.Name, s.Layout = volume.Persistent, req.GetName(), p.Layout
+	s.Ref = volume.Ref{VG: p.VG, LV: volume.LVName(volume.Persistent, req.GetName())}
+	if err := unadvertised(req); err != nil {
+		return s, err
+	}
+	return s, c.here.Check(req.GetAccessibilityRequirements())
+}
+
+// unadvertised refuses what a CO may not ask for, because the driver does not advertise the capability. To pass it over
+// would give an empty volume where data was asked for.
+func unadvertised(req *csi.CreateVolumeRequest) error {
+	if src := req.GetVolumeContentSource(); src != nil {
+		value, capability := src.GetSnapshot().GetSnapshotId(), "CREATE_DELETE_SNAPSHOT"
+		if src.GetVolume() != nil {
+			value, capability = src.GetVolume().GetVolumeId(), "CLONE_VOLUME"
+		}
+		return volume.Invalid("volume_content_source", value, "the driver does not advertise "+capability+"; create an empty volume")
+	}
+	if len(req.GetMutableParameters()) != 0 {
+		return volume.Invalid("mutable_parameters", "", "the driver does not advertise MODIFY_VOLUME; leave them out")
+	}
+	return nil
+}
+
+// DeleteVolume implements csi.ControllerServer. An id that this driver never gave out is a volume that does not exist,
+// so it is OK (CSI spec, DeleteVolume); that holds for the ids of inline volumes, which are not the controller's.
+func (c *Controller) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	ref, err := c.locate(req.GetVolumeId())
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return &csi.DeleteVolumeResponse{}, nil
+	case err != nil:
+		return nil, err
+	}
+	if err := c.volumes.Delete(ctx, ref); err != nil {
+		return nil, err
+	}
+	return &csi.DeleteVolumeResponse{}, nil
+}

@@ -1,0 +1,57 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// ListVolumes implements csi.ControllerServer: the persistent volumes of this node, by id.
+//
+// The token for the next page is the last id of this one. A list that goes on after an id needs no memory of the driver,
+// survives its restart, and does not mind that the volume of the id is deleted meanwhile.
+func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	after, most := req.GetStartingToken(), int(req.GetMaxEntries())
+	if most < 0 {
+		return nil, volume.Invalid("max_entries", strconv.Itoa(most), "must not be negative; 0 is no bound")
+	}
+	if id, err := volume.ParseID(after); after != "" && (err != nil || id.Node != c.cfg.Node) {
+		return nil, fmt.Errorf("%w: starting_token %.200q was not given out by this driver; start again without one", volume.ErrToken, strings.ToValidUTF8(after, "?"))
+	}
+	lvs, err := c.volumes.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var entries []*csi.ListVolumesResponse_Entry
+	for _, lv := range lvs {
+		if lv.Tags.Kind == volume.Persistent && c.id(lv) > after {
+			entries = append(entries, &csi.ListVolumesResponse_Entry{Volume: c.volume(lv)})
+		}
+	}
+	return page(entries, most), nil
+}
+
+// page sorts the entries and keeps at most so many; 0 is no bound. There is a token only where something is left.
+func page(entries []*csi.ListVolumesResponse_Entry, most int) *csi.ListVolumesResponse {
+	id := func(e *csi.ListVolumesResponse_Entry) string { return e.GetVolume().GetVolumeId() }
+	slices.SortFunc(entries, func(a, b *csi.ListVolumesResponse_Entry) int { return strings.Compare(id(a), id(b)) })
+	if most == 0 || len(entries) <= most {
+		return &csi.ListVolumesResponse{Entries: entries}
+	}
+	return &csi.ListVolumesResponse{Entries: entries[:most], NextToken: id(entries[most-1])}
+}
+
+// ControllerGetVolume implements csi.ControllerServer.
+func (c *Controller) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	lv, err := c.lookup(ctx, req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerGetVolumeResponse{Volume: c.volume(lv), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{}}, nil
+}
