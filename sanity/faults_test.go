@@ -1,0 +1,128 @@
+package sanity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
+)
+
+// errDead is what a driver's effects meet after its end. It reaches nobody: the driver's clients are cut off before.
+var errDead = errors.New("this driver was killed")
+
+// faults is the seam of a driver under test: it takes note of each effect, and does what was armed. The zero value does no
+// more than call through.
+type faults struct {
+	die func() // called once, when an armed kill is due
+
+	mu    sync.Mutex
+	dead  bool
+	armed contract.Fault
+	seen  []effect.Effect
+}
+
+func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error {
+	fault, err := f.begin(e)
+	if err != nil {
+		return err
+	}
+	switch fault {
+	case contract.KillBefore:
+		f.kill()
+		return errDead
+	case contract.FailBefore:
+		return fmt.Errorf("injected before %s %s: %w", e.Op, e.Detail, syscall.EIO)
+	}
+	err = do()
+	switch {
+	case fault == contract.KillAfter:
+		f.kill()
+		return errDead
+	case fault == contract.FailAfter && (e.Op == "run" || e.Op == "fsync"):
+		return errors.Join(err, fmt.Errorf("injected after %s %s: %w", e.Op, e.Detail, syscall.EIO))
+	}
+	return err
+}
+
+// begin counts an effect, and tells what it meets. Nothing begins any more once the driver is dead.
+func (f *faults) begin(e effect.Effect) (contract.FaultKind, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead {
+		return "", errDead
+	}
+	f.seen = append(f.seen, e)
+	if len(f.seen) == f.armed.N {
+		return f.armed.Do, nil
+	}
+	return "", nil
+}
+
+func (f *faults) kill() {
+	f.mu.Lock()
+	already := f.dead
+	f.dead = true
+	f.mu.Unlock()
+	if !already && f.die != nil {
+		f.die()
+	}
+}
+
+func (f *faults) isDead() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead
+}
+
+func (f *faults) arm(fault contract.Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed, f.seen = fault, nil
+}
+
+func (f *faults) effects() []effect.Effect {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.seen)
+}
+
+// journalWorld describes the records of a journal's folder, without what differs from run to run.
+func journalWorld(folder string) (string, error) {
+	var lines []string
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path == folder {
+			return fs.SkipAll // no driver has run yet
+		}
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if strings.HasPrefix(d.Name(), ".") {
+			return nil // a temporary file means nothing, whenever it was left behind
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var record map[string]any
+		if json.Unmarshal(text, &record) == nil {
+			delete(record, "since")
+			delete(record, "checksum")
+			if text, err = json.Marshal(record); err != nil {
+				return err
+			}
+		}
+		lines = append(lines, fmt.Sprintf("journal %s %s\n", d.Name(), text))
+		return nil
+	})
+	return strings.Join(lines, ""), err
+}

@@ -1,0 +1,326 @@
+package sanity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/fake"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
+)
+
+const (
+	fakeVG, fakePool = "vg", "pool"
+	// bound is how long anything may take that a test waits for; nothing waits that long where all is well.
+	bound = 20 * time.Second
+)
+
+// fakeHarness is a machine in memory with drivers in this process. Only the socket and the journal are on this file
+// system.
+//
+// A driver in this process cannot be killed. Instead its seam refuses every effect, its clients are cut off, and the next
+// driver gets a socket and a state folder of its own, with what the journal then holds: nothing that the dead one still does
+// can be seen. That includes its lock and its socket file, so these two are tests of pkg/driver and pkg/rpc, and of the real
+// harness.
+type fakeHarness struct {
+	m       *fake.Machine
+	dir     string
+	starts  int
+	state   string // the state folder of the last driver
+	current *inProcess
+}
+
+var _ contract.Harness = (*fakeHarness)(nil)
+
+// inProcess is one driver.
+type inProcess struct {
+	faults
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+	ended  chan struct{}
+	err    error // of Run, when ended is closed
+}
+
+// newFakeHarness gives a machine with one volume group of five disks and a thin pool. No driver runs yet.
+func newFakeHarness(t *testing.T) contract.Harness {
+	dir, err := os.MkdirTemp("", "csi") // t.TempDir can be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &fakeHarness{m: fake.New(), dir: dir, state: filepath.Join(dir, "state0")}
+	h.m.AddGroup(fakeVG, 4<<20, 2<<30, 2<<30, 2<<30, 2<<30, 2<<30)
+	h.m.AddPool(fakeVG, fakePool, 1<<30)
+	t.Cleanup(func() {
+		if p := h.current; p != nil {
+			p.kill()
+			p.wait(t)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func (h *fakeHarness) Start(t *testing.T) {
+	t.Helper()
+	if h.Running() {
+		t.Fatal("a driver is running")
+	}
+	if h.current != nil && h.current.isDead() {
+		h.inherit(t)
+	}
+	h.starts++
+	cfg := driver.Default()
+	cfg.Endpoint = filepath.Join(h.dir, fmt.Sprintf("csi%d.sock", h.starts))
+	cfg.NodeName, cfg.VolumeGroups, cfg.StateDir = h.NodeName(), []string{fakeVG}, h.state
+
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
+	tools := h.m.Connect(fake.Config{Owner: cfg.DriverName, Groups: cfg.VolumeGroups, Overcommit: cfg.ThinOvercommit, Effects: p.seam})
+	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems}, p.seam)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Short waits: a fake does not need time to become free.
+	d.Timing = lifecycle.Timing{BusyWait: 20 * time.Millisecond, FirstRetry: 20 * time.Millisecond, BusyRetry: 50 * time.Millisecond, FailedRetry: 50 * time.Millisecond}
+	p.conn = dial(t, cfg.Endpoint)
+	p.die = func() { _ = p.conn.Close(); cancel() }
+	h.current = p
+	go func() {
+		defer close(p.ended)
+		p.err = d.Run(ctx)
+	}()
+	waitReady(t, p.conn, p.ended)
+	p.arm(contract.Fault{})
+}
+
+// dial gives a connexion that is tried again at once while the driver is not there yet.
+func dial(t *testing.T, socket string) *grpc.ClientConn {
+	t.Helper()
+	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: bound}
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(often))
+	must(t, err)
+	return conn
+}
+
+// waitReady returns when the driver says that it is ready.
+func waitReady(t *testing.T, conn *grpc.ClientConn, ended <-chan struct{}) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	for {
+		r, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
+		if err == nil && r.GetReady().GetValue() {
+			return
+		}
+		select {
+		case <-ended:
+			t.Fatalf("the driver ended before it was ready: %v", err)
+		case <-ctx.Done():
+			t.Fatalf("the driver does not become ready: %v, %v", r, err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// inherit makes the state folder of the next driver from that of a dead one.
+func (h *fakeHarness) inherit(t *testing.T) {
+	t.Helper()
+	next := filepath.Join(h.dir, fmt.Sprintf("state%d", h.starts))
+	err := os.MkdirAll(next, 0o700)
+	if err == nil {
+		err = os.CopyFS(filepath.Join(next, "journal"), os.DirFS(h.Journal()))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	h.state = next
+}
+
+// wait waits for the end of the driver.
+func (p *inProcess) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(bound):
+		t.Error("the driver does not end")
+	}
+}
+
+func (h *fakeHarness) Stop(t *testing.T) {
+	t.Helper()
+	h.current.cancel()
+	h.current.wait(t)
+	if err := h.current.err; err != nil {
+		t.Errorf("the driver ended with %v", err)
+	}
+	_ = h.current.conn.Close()
+}
+
+func (h *fakeHarness) Kill(*testing.T) { h.current.kill() }
+
+func (h *fakeHarness) Running() bool {
+	if h.current == nil || h.current.isDead() {
+		return false
+	}
+	select {
+	case <-h.current.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (h *fakeHarness) Identity() csi.IdentityClient { return csi.NewIdentityClient(h.current.conn) }
+func (h *fakeHarness) Controller() csi.ControllerClient {
+	return csi.NewControllerClient(h.current.conn)
+}
+func (h *fakeHarness) Node() csi.NodeClient { return csi.NewNodeClient(h.current.conn) }
+
+func (h *fakeHarness) Arm(_ *testing.T, f contract.Fault)       { h.current.arm(f) }
+func (h *fakeHarness) Effects(*testing.T) []effect.Effect       { return h.current.effects() }
+func (h *fakeHarness) Commands(*testing.T) map[string]int       { return h.m.Commands() }
+func (h *fakeHarness) NodeName() string                         { return "node-1" }
+func (h *fakeHarness) VG() string                               { return fakeVG }
+func (h *fakeHarness) Pool() string                             { return fakePool }
+func (h *fakeHarness) Journal() string                          { return filepath.Join(h.state, "journal") }
+func (h *fakeHarness) WriteFile(path, content string) error     { return h.m.WriteFile(path, content) }
+func (h *fakeHarness) ReadFile(path string) (string, error)     { return h.m.ReadFile(path) }
+func (h *fakeHarness) Mkdir(t *testing.T, path string)          { must(t, h.m.Mkdir(path)) }
+func (h *fakeHarness) Symlink(t *testing.T, to, path string)    { must(t, h.m.Symlink(to, path)) }
+func (h *fakeHarness) Remove(t *testing.T, path string)         { must(t, h.m.Remove(path)) }
+func (h *fakeHarness) DestroyLV(_ *testing.T, r volume.Ref)     { h.m.DropLV(r) }
+func (h *fakeHarness) HoldLV(_ *testing.T, r volume.Ref) func() { return h.m.HoldDevice(r) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *fakeHarness) Block(_ *testing.T, name string) (entered <-chan struct{}, release func()) {
+	return h.m.Block(name)
+}
+
+func (h *fakeHarness) Target(t *testing.T, pod string) string {
+	return h.folders(t, "/var/lib/kubelet/pods", pod, "volumes", "kubernetes.io~csi", "data") + "/mount"
+}
+
+func (h *fakeHarness) Staging(t *testing.T, volumeName string) string {
+	return h.folders(t, "/var/lib/kubelet", "plugins", "kubernetes.io", "csi", volumeName, "globalmount")
+}
+
+// folders makes a folder in another, as deep as there are names.
+func (h *fakeHarness) folders(t *testing.T, path string, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		path = filepath.Join(path, name)
+		if h.Lstat(t, path).Kind == 0 {
+			h.Mkdir(t, path)
+		}
+	}
+	return path
+}
+
+func (h *fakeHarness) World(t *testing.T) string {
+	t.Helper()
+	records, err := journalWorld(h.Journal())
+	must(t, err)
+	return h.m.World() + records
+}
+
+// byHand is the machine without a driver.
+func (h *fakeHarness) byHand() fake.Tools {
+	return h.m.Connect(fake.Config{Owner: driver.Default().DriverName, Groups: []string{fakeVG}})
+}
+
+func (h *fakeHarness) Mounts(t *testing.T, path string) []volume.Mount {
+	t.Helper()
+	all, err := h.byHand().Mounts.List(t.Context())
+	must(t, err)
+	return slices.DeleteFunc(all, func(m volume.Mount) bool { return m.Target != path })
+}
+
+func (h *fakeHarness) Bind(t *testing.T, source, target string) {
+	t.Helper()
+	block := h.Lstat(t, source).Kind != 'd'
+	_, err := h.byHand().Paths.Make(t.Context(), target, block)
+	must(t, err)
+	must(t, h.byHand().Mounts.Bind(t.Context(), source, target, volume.MountOptions{}))
+}
+
+func (h *fakeHarness) Unmount(t *testing.T, path string) {
+	t.Helper()
+	must(t, h.byHand().Mounts.Unmount(t.Context(), path))
+}
+
+func (h *fakeHarness) Hold(_ *testing.T, how, path string) (pid int, release func()) {
+	if how == contract.HoldNamespace {
+		return h.m.PrivateNamespace()
+	}
+	return h.m.Hold(how, path)
+}
+
+func (h *fakeHarness) Reboot(t *testing.T, active bool) {
+	if h.Running() {
+		h.Kill(t)
+	}
+	h.m.Reboot(active)
+}
+
+func (h *fakeHarness) Lstat(t *testing.T, path string) contract.File {
+	t.Helper()
+	f, err := h.m.Lstat(path)
+	must(t, err)
+	return contract.File(f)
+}
+
+func (h *fakeHarness) LV(_ *testing.T, r volume.Ref) (contract.LVMFacts, bool) {
+	f, ok := h.m.LV(r)
+	return contract.LVMFacts{UUID: f.UUID, SizeBytes: f.SizeBytes, SegType: string(f.Type), Stripes: f.Stripes, Tags: f.Tags}, ok
+}
+
+func (h *fakeHarness) MakeLV(_ *testing.T, r volume.Ref, bytes int64, tags ...string) {
+	h.m.AddLV(r, volume.Layout{Type: volume.Linear}, bytes, tags...)
+}
+
+func (h *fakeHarness) DeactivateLV(_ *testing.T, r volume.Ref) {
+	h.m.EditLV(r, func(s *fake.State) { s.Active = false })
+}
+
+func (h *fakeHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
+	t.Helper()
+	d, err := h.byHand().LVM.Device(t.Context(), r)
+	must(t, err)
+	switch signature {
+	case "ext4", "xfs", "btrfs":
+		must(t, h.byHand().Filesystems.Format(t.Context(), d, volume.Format{FS: volume.FS(signature)}))
+	case "garbage":
+		must(t, h.m.WriteFile(d.Path, strings.Repeat("garbage", 100)))
+	default:
+		h.m.SetSignature(r, signature)
+	}
+}
+
+func (h *fakeHarness) BreakVG(*testing.T) (mend func()) {
+	h.m.FailReads(fakeVG, errors.New("I/O error"))
+	return func() { h.m.FailReads(fakeVG, nil) }
+}
