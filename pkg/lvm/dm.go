@@ -1,0 +1,152 @@
+package lvm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// dmPrefix begins the device-mapper uuid of every device of LVM; the uuids of group and logical volume follow without
+// their dashes (lvm2 lib/activate/dev_manager.c, build_dm_uuid).
+const dmPrefix = "LVM-"
+
+// From linux/dm-ioctl.h; also Documentation/admin-guide/device-mapper/dm-ioctl. Unchanged since version 4.0.0 (2003).
+const (
+	dmIoctlSize   = 312
+	dmNameLen     = 128
+	dmUUIDLen     = 129
+	dmOpenCount   = 20
+	dmFlags       = 24
+	dmDev         = 40
+	dmName        = 48
+	dmUUID        = dmName + dmNameLen
+	dmSuspendFlag = 1 << 1
+	dmDevStatus   = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 7 // _IOWR(DM_IOCTL, DM_DEV_STATUS_CMD, struct dm_ioctl)
+)
+
+// deviceMapper looks at device-mapper devices. It changes nothing but missing device nodes.
+type deviceMapper struct {
+	sys, dev string
+	effects  effect.Seam
+	status   func(name string) (dmStatus, error) // askKernel; another in tests without device-mapper
+}
+
+func newDeviceMapper(sys, dev string, effects effect.Seam) deviceMapper {
+	d := deviceMapper{sys: sys, dev: dev, effects: effects}
+	d.status = d.askKernel
+	return d
+}
+
+// dmStatus is what the kernel tells of a device-mapper device.
+type dmStatus struct {
+	uuid         string
+	major, minor uint32
+	open         int
+	suspended    bool
+}
+
+// askKernel asks for the device of this device-mapper name. ErrNotFound: there is none.
+func (d deviceMapper) askKernel(name string) (dmStatus, error) {
+	var buf [dmIoctlSize]byte
+	binary.NativeEndian.PutUint32(buf[0:], 4) // version 4.0.0: any kernel takes what is not above its own
+	binary.NativeEndian.PutUint32(buf[12:], dmIoctlSize)
+	if len(name) >= dmNameLen {
+		return dmStatus{}, fmt.Errorf("device-mapper name %s: %w", name, unix.ENAMETOOLONG)
+	}
+	copy(buf[dmName:], name)
+	control := filepath.Join(d.dev, "mapper/control")
+	fd, err := unix.Open(control, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return dmStatus{}, &fs.PathError{Op: "open", Path: control, Err: err}
+	}
+	defer unix.Close(fd)                                                                                    //nolint:errcheck // nothing was written
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), dmDevStatus, uintptr(unsafe.Pointer(&buf[0]))) //nolint:gosec // the ioctl's argument
+	switch {
+	case errno == unix.ENXIO:
+		return dmStatus{}, fmt.Errorf("%w: there is no device-mapper device %s", volume.ErrNotFound, name)
+	case errno != 0:
+		return dmStatus{}, fmt.Errorf("DM_DEV_STATUS of %s: %w", name, errno)
+	}
+	dev := binary.NativeEndian.Uint64(buf[dmDev:])
+	uuid, _, _ := strings.Cut(string(buf[dmUUID:dmUUID+dmUUIDLen]), "\x00")
+	return dmStatus{
+		uuid:      uuid,
+		major:     unix.Major(dev),
+		minor:     unix.Minor(dev),
+		open:      int(int32(binary.NativeEndian.Uint32(buf[dmOpenCount:]))), //nolint:gosec // signed in the kernel
+		suspended: binary.NativeEndian.Uint32(buf[dmFlags:])&dmSuspendFlag != 0,
+	}, nil
+}
+
+// device gives the device of a status, and makes its node where it is missing.
+func (d deviceMapper) device(ctx context.Context, s dmStatus) (volume.Device, error) {
+	at := filepath.Join(d.sys, "dev/block", fmt.Sprintf("%d:%d", s.major, s.minor))
+	sectors, err := number(filepath.Join(at, "size"))
+	if err != nil {
+		return volume.Device{}, err
+	}
+	readOnly, err := number(filepath.Join(at, "ro"))
+	if err != nil {
+		return volume.Device{}, err
+	}
+	node := filepath.Join(d.dev, fmt.Sprintf("dm-%d", s.minor))
+	if err := d.node(ctx, node, s.major, s.minor); err != nil {
+		return volume.Device{}, err
+	}
+	return volume.Device{
+		Major: s.major, Minor: s.minor, Path: node, SizeBytes: sectors * sectorBytes,
+		Open: s.open, Suspended: s.suspended, ReadOnly: readOnly != 0,
+	}, nil
+}
+
+// sectorBytes is the kernel's and LVM's unit, whatever the disk's is.
+const sectorBytes = 512
+
+// node makes the node of the device where it is missing (case B23): devtmpfs has it, a folder that only looks like /dev
+// may not. What stands there for another device is left alone.
+func (d deviceMapper) node(ctx context.Context, path string, major, minor uint32) error {
+	dev := unix.Mkdev(major, minor)
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	if errors.Is(err, unix.ENOENT) {
+		err = d.effects.Do(ctx, "mknod", path, func() error { return unix.Mknod(path, unix.S_IFBLK|0o600, int(dev)) }) //nolint:gosec // mknod(2) takes dev_t
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return &fs.PathError{Op: "mknod", Path: path, Err: err}
+		}
+		err = unix.Lstat(path, &st)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev != dev {
+		return fmt.Errorf("%s is not the device node of %d:%d; remove it, or mount the host's /dev there", path, major, minor)
+	}
+	return nil
+}
+
+func number(path string) (int64, error) {
+	b, err := os.ReadFile(path) //nolint:gosec // below /sys
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}
+
+// devNumbers prints a dev_t as sysfs does.
+func devNumbers(dev uint64) string { return fmt.Sprintf("%d:%d", unix.Major(dev), unix.Minor(dev)) }
