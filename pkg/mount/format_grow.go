@@ -207,11 +207,7 @@ type btrfsDevice struct {
 	Path       [1024]byte
 }
 
-const (
-	btrfsDevInfo = 0xd000941e // BTRFS_IOC_DEV_INFO: _IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args)
-	// btrfsUnit is the largest sector size: a device's size is rounded down to its sectors, of 4 KiB or of a page.
-	btrfsUnit = 64 << 10
-)
+const btrfsDevInfo = 0xd000941e // BTRFS_IOC_DEV_INFO: _IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args)
 
 // btrfsFull asks for the first device, the only one the driver gives a file system, which "resize max" grows as well.
 func btrfsFull(mountpoint string, bytes int64) (bool, error) {
@@ -219,7 +215,8 @@ func btrfsFull(mountpoint string, bytes int64) (bool, error) {
 	if err := ask(mountpoint, btrfsDevInfo, unsafe.Pointer(&dev)); err != nil {
 		return false, fmt.Errorf("BTRFS_IOC_DEV_INFO: %w", err)
 	}
-	return dev.TotalBytes >= uint64(bytes)/btrfsUnit*btrfsUnit, nil
+	sector := uint64(os.Getpagesize()) // or less; a device's size is rounded down to it
+	return dev.TotalBytes >= uint64(bytes)/sector*sector, nil
 }
 
 // ask puts an ioctl that changes nothing to the file system at a mount point.

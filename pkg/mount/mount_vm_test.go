@@ -259,18 +259,10 @@ func newHost() *mount.Host { return mount.New(&run.Local{}, nil) }
 func TestContract(t *testing.T) {
 	k := newDisks()
 	contract.Mount(t, func(t *testing.T) contract.MountBench {
-		return contract.MountBench{
-			Mounter: newHost(), Dir: tempDir(t), Device: func(t *testing.T, bytes int64) volume.Device { return k.device(t, bytes) }, Enlarge: k.enlarge, Put: put, Hold: startHolder,
-			Mkdir:     func(p string) error { return os.Mkdir(p, 0o755) },
-			WriteFile: func(p, content string) error { return os.WriteFile(p, []byte(content), 0o644) },
-			ReadFile: func(p string) (string, error) {
-				b, err := os.ReadFile(p)
-				return string(b), err
-			},
-			Symlink: os.Symlink,
-			Chmod:   unix.Chmod,
-			Lstat:   lstat,
-		}
+		b := plainBench(newHost(), tempDir(t))
+		b.Device = func(t *testing.T, bytes int64) volume.Device { return k.device(t, bytes) }
+		b.Enlarge, b.Put, b.Hold = k.enlarge, put, startHolder
+		return b
 	})
 }
 
@@ -283,16 +275,4 @@ func tempDir(t testing.TB) string {
 		unmountAll(t, func(m volume.Mount) bool { return strings.HasPrefix(m.Target, dir+"/") })
 	})
 	return dir
-}
-
-func lstat(p string) (contract.File, error) {
-	var st unix.Stat_t
-	switch err := unix.Lstat(p, &st); {
-	case errors.Is(err, unix.ENOENT):
-		return contract.File{}, nil
-	case err != nil:
-		return contract.File{}, err
-	}
-	kind := map[uint32]byte{unix.S_IFDIR: 'd', unix.S_IFREG: 'f', unix.S_IFLNK: 'l', unix.S_IFBLK: 'b'}[st.Mode&unix.S_IFMT]
-	return contract.File{Kind: kind, Mode: st.Mode &^ unix.S_IFMT, GID: int(st.Gid), Size: st.Size}, nil
 }

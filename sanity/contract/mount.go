@@ -100,8 +100,7 @@ func Mount(t *testing.T, bench func(t *testing.T) MountBench) {
 		{"Stacks", mountStacks},
 		{"Block", mountBlockBind},
 		{"Busy", mountBusy},
-		{"Resolve", mountResolve},
-		{"MakeRemove", mountMakeRemove},
+		{"Paths", MountPaths},
 		{"Probe", mountProbe},
 		{"Grow", mountGrow},
 		{"SetGroup", mountSetGroup},
@@ -109,6 +108,12 @@ func Mount(t *testing.T, bench func(t *testing.T) MountBench) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, bench(t)) })
 	}
+}
+
+// MountPaths is the part of the suite that needs no privilege: Resolve, Make and Remove.
+func MountPaths(t *testing.T, b MountBench) {
+	t.Run("Resolve", func(t *testing.T) { mountResolve(t, b) })
+	t.Run("MakeRemove", func(t *testing.T) { mountMakeRemove(t, b) })
 }
 
 var mountFileSystems = []volume.FS{volume.Ext4, volume.XFS, volume.Btrfs}
