@@ -12,7 +12,7 @@ lint := go tool -modfile=hack/tools/go.mod golangci-lint
 
 # The throwaway machine: memory in MiB, disks /dev/vda to /dev/vdd, and how long one package's tests may take.
 VM_MEMORY ?= 2048
-VM_DISKS ?= -d 3G -d 3G -d 3G -d 3G
+VM_DISKS ?= -d 4G -d 4G -d 4G -d 4G
 VM_TIMEOUT ?= 20m
 VM_LIMIT ?= 1320
 VM_JOBS ?= 1

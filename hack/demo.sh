@@ -43,7 +43,7 @@ release() {
 }
 
 case ${1:-${DEMO:-vm}} in
-  vm) exec "$root/hack/vm-exec" -d 3G -d 3G "$root/hack/demo.sh" in-machine ;;
+  vm) exec "$root/hack/vm-exec" -d 4G -d 4G "$root/hack/demo.sh" in-machine ;;
   in-machine) demo_on /dev/vda /dev/vdb ;;
   here) here ;;
   *) echo "demo: DEMO is vm or here" >&2; exit 1 ;;
