@@ -7,11 +7,13 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/controller"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/keylock"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/node"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/request"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -40,9 +42,6 @@ func New(cfg Config, backend Backend, effects effect.Seam) (*Driver, error) {
 	}
 	return &Driver{cfg: cfg, node: short, backend: backend, effects: effects}, nil
 }
-
-// TopologyKey is the key of the topology segment that names the node.
-func (c Config) TopologyKey() string { return "topology." + c.DriverName + "/node" }
 
 // Run serves until ctx ends, and then stops gracefully. In this order: 1 the state folder is locked, 2 the journal
 // opened, 3 the first look at LVM taken, 4 unfinished work taken up, 5 calls answered. An error of 3 keeps nothing back:
@@ -92,13 +91,30 @@ func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock
 
 func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {
 	s := rpc.Services{Identity: identity, Locks: locks}
+	if d.cfg.serves(ServiceController) {
+		s.Controller = controller.New(controller.Config{
+			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,
+		}, volumes{d.backend.LVM, life})
+	}
 	if d.cfg.serves(ServiceNode) {
 		s.Node = node.New(node.Config{
-			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: d.cfg.TopologyKey(), MaxVolumes: d.cfg.MaxVolumes,
+			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), MaxVolumes: d.cfg.MaxVolumes,
 		}, life, facts{life, d.backend.LVM, d.backend.Filesystems})
 	}
 	return s
 }
+
+// volumes is what the controller service asks and has done: questions go to LVM, changes to the lifecycle.
+type volumes struct {
+	LVM
+	life *lifecycle.Lifecycle
+}
+
+func (v volumes) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	return v.life.Create(ctx, s)
+}
+
+func (v volumes) Delete(ctx context.Context, r volume.Ref) error { return v.life.Delete(ctx, r) }
 
 // facts is what the node service asks, gathered from who knows it.
 type facts struct {

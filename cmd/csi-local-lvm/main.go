@@ -1,0 +1,58 @@
+// Command csi-local-lvm is the CSI driver for local storage on LVM. This package turns flags and environment into
+// values, and serves until a signal; everything else is in pkg.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+)
+
+func main() {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	if err := mainErr(command(os.Getenv), signals); err != nil {
+		fmt.Fprintln(os.Stderr, "csi-local-lvm:", err)
+		os.Exit(1)
+	}
+}
+
+// mainErr runs the command. The first signal asks it to finish what it does; the second one ends it here and now, in the
+// middle of whatever runs, which the journal is made for.
+func mainErr(root *cobra.Command, signals <-chan os.Signal) error {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- root.ExecuteContext(ctx) }()
+
+	select {
+	case err := <-ended:
+		return err
+	case s := <-signals:
+		klog.Background().Info("stopping: calls that run are finished and answered; a second signal ends at once", "signal", s.String())
+		stop()
+	}
+	select {
+	case err := <-ended:
+		return err
+	case s := <-signals:
+		return fmt.Errorf("second signal (%s): ended at once; what was not finished is taken up at the next start", s)
+	}
+}
+
+func command(env func(string) string) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "csi-local-lvm",
+		Short:         "CSI driver for local storage on LVM",
+		SilenceUsage:  true,
+		SilenceErrors: true, // main prints them
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(serveCommand(env), versionCommand())
+	return root
+}

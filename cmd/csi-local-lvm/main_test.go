@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+func noEnv(string) string { return "" }
+
+// execute runs a command that ends by itself.
+func execute(env func(string) string, args ...string) (output string, err error) {
+	var out bytes.Buffer
+	root := command(env)
+	root.SetArgs(args)
+	root.SetOut(&out)
+	root.SetErr(io.Discard)
+	signals := make(chan os.Signal, 1)
+	late := time.AfterFunc(10*time.Second, func() { signals <- syscall.SIGTERM }) // should it serve
+	defer late.Stop()
+	err = mainErr(root, signals)
+	return out.String(), err
+}
+
+func TestServeRefusesBadFlags(t *testing.T) {
+	good := []string{"serve", "--node-name=n", "--volume-groups=data", "--endpoint=/tmp/s", "--state-dir=/tmp/state"}
+	for _, c := range []struct{ arg, names string }{
+		{"--node-name=", "--node-name"},
+		{"--volume-groups=", "--volume-groups"},
+		{"--volume-groups=ok,-y", "--volume-groups"},
+		{"--endpoint=tcp://0.0.0.0:10000", "--endpoint"},
+		{"--driver-name=a b", "--driver-name"},
+		{"--state-dir=relative", "--state-dir"},
+		{"--kubelet-dir=relative", "--kubelet-dir"},
+		{"--services=nodes", "--services"},
+		{"--lvm-exec=chroot", "--lvm-exec"},
+		{"--thin-overcommit=0.5", "--thin-overcommit"},
+		{"--thin-overcommit=much", "--thin-overcommit"},
+		{"--max-volumes=-1", "--max-volumes"},
+		{"--max-volumes=many", "--max-volumes"},
+		{"--logging-format=xml", "--logging-format"},
+		{"--v=loud", "--v"},
+		{"--no-such-flag", "--no-such-flag"},
+		{"argument", "argument"},
+	} {
+		name, _, _ := strings.Cut(c.arg, "=")
+		args := slices.DeleteFunc(slices.Clone(good), func(a string) bool { return strings.HasPrefix(a, name+"=") })
+		_, err := execute(noEnv, append(args, c.arg)...)
+		if err == nil || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%s: %v", c.arg, err)
+		}
+	}
+	if _, err := execute(noEnv, "serve", "--volume-groups=data"); !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), "NODE_NAME") {
+		t.Errorf("no node name at all: %v", err)
+	}
+}
+
+func TestFlagsReachTheConfig(t *testing.T) {
+	cmd := serveCommand(func(key string) string { return map[string]string{"NODE_NAME": "from-env"}[key] })
+	if got := cmd.Flags().Lookup("node-name").DefValue; got != "from-env" {
+		t.Errorf("node name %q", got)
+	}
+
+	flags, c := pflag.NewFlagSet("", pflag.ContinueOnError), driver.Default()
+	configFlags(flags, &c)
+	err := flags.Parse([]string{
+		"--endpoint=/e", "--node-name=n", "--driver-name=d", "--volume-groups=a,b-*", "--state-dir=/s", "--kubelet-dir=/k",
+		"--services=node", "--lvm-exec=host", "--thin-overcommit=1.5", "--max-volumes=7",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.VolumeGroups) != 2 || len(c.Services) != 1 {
+		t.Fatalf("%+v", c)
+	}
+	got := []any{c.Endpoint, c.NodeName, c.DriverName, c.VolumeGroups[0], c.VolumeGroups[1], c.StateDir, c.KubeletDir, c.Services[0], c.LVMExec, c.ThinOvercommit, c.MaxVolumes}
+	for i, want := range []any{"/e", "n", "d", "a", "b-*", "/s", "/k", "node", "host", 1.5, int64(7)} {
+		if got[i] != want {
+			t.Errorf("value %d: %v, want %v", i, got[i], want)
+		}
+	}
+}
+
+// The whole program, with whatever LVM this machine has or has not: it serves, and ends well on a signal.
+func TestServeUntilASignal(t *testing.T) {
+	dir, err := os.MkdirTemp("", "cmd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	root := command(noEnv)
+	root.SetArgs([]string{"serve", "--node-name=n", "--volume-groups=no-such-group-here", "--endpoint=unix://" + socket, "--state-dir=" + filepath.Join(dir, "state")})
+	signals, ended := make(chan os.Signal, 2), make(chan error, 1)
+	go func() { ended <- mainErr(root, signals) }()
+
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // the test is over
+	info, err := csi.NewIdentityClient(conn).GetPluginInfo(t.Context(), nil, grpc.WaitForReady(true))
+	if err != nil || info.GetName() != "local-lvm.csi.internal" || info.GetVendorVersion() == "" {
+		t.Errorf("%v %v", info, err)
+	}
+	if reply, err := csi.NewIdentityClient(conn).Probe(t.Context(), nil); err == nil && reply.GetReady().GetValue() {
+		t.Error("ready without its volume group")
+	}
+	signals <- syscall.SIGTERM
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("does not end on SIGTERM")
+	}
+	if _, err := os.Lstat(socket); err == nil {
+		t.Error("the socket is left")
+	}
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	told, hang := make(chan struct{}), make(chan struct{})
+	root := &cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error {
+		<-cmd.Context().Done()
+		close(told)
+		<-hang // does not end
+		return nil
+	}}
+	root.SetArgs(nil)
+	defer close(hang)
+	signals, ended := make(chan os.Signal, 2), make(chan error, 1)
+	go func() { ended <- mainErr(root, signals) }()
+	signals <- syscall.SIGTERM
+	<-told
+	select {
+	case err := <-ended:
+		t.Fatalf("ended while its work runs: %v", err)
+	default:
+	}
+	signals <- syscall.SIGINT
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "second signal") {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("does not end on the second signal")
+	}
+}
+
+func TestVersion(t *testing.T) {
+	version = "v1.2.3"
+	t.Cleanup(func() { version = "" })
+	if out, err := execute(noEnv, "version"); err != nil || out != "v1.2.3\n" {
+		t.Errorf("%q %v", out, err)
+	}
+	version = ""
+	if out, err := execute(noEnv, "version"); err != nil || strings.TrimSpace(out) == "" {
+		t.Errorf("%q %v", out, err)
+	}
+}
+
+func TestJSONLog(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(jsonHandler(&out, 2))
+	log.Log(t.Context(), -3, "too chatty")
+	log.Log(t.Context(), -2, "call", "duration", 1500*time.Millisecond, "code", codes.Aborted, "err", errors.New("why"), "n", 7)
+	var line map[string]any
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("not one JSON object: %v\n%s", err, out.String())
+	}
+	for key, want := range map[string]any{"level": "INFO", "msg": "call", "duration": "1.5s", "code": "Aborted", "err": "why", "n": 7.0} {
+		if line[key] != want {
+			t.Errorf("%s: %v, want %v", key, line[key], want)
+		}
+	}
+	if _, err := time.Parse(time.RFC3339Nano, line["time"].(string)); err != nil {
+		t.Error(err)
+	}
+}

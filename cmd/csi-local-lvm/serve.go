@@ -1,0 +1,71 @@
+package main
+
+import (
+	"flag"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+)
+
+func serveCommand(env func(string) string) *cobra.Command {
+	cfg := driver.Default()
+	cfg.NodeName, cfg.Version = env("NODE_NAME"), builtVersion()
+	format := formatText
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve CSI calls until SIGTERM",
+		Args:  cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	configFlags(flags, &cfg)
+	flags.StringVar(&format, "logging-format", format, "format of the log on standard error: text or json")
+	verbosity := verbosityFlag(flags)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := setUpLogging(cmd.ErrOrStderr(), format, verbosity); err != nil {
+			return err
+		}
+		if err := cfg.Validate(); err != nil {
+			return err
+		}
+		backend, err := driver.Real(cfg, nil)
+		if err != nil {
+			return err
+		}
+		d, err := driver.New(cfg, backend, nil)
+		if err != nil {
+			return err
+		}
+		return d.Run(cmd.Context())
+	}
+	return cmd
+}
+
+// configFlags binds a flag to each field.
+func configFlags(flags *pflag.FlagSet, c *driver.Config) {
+	flags.StringVar(&c.Endpoint, "endpoint", c.Endpoint, "unix socket to serve on")
+	flags.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Kubernetes node (default: the environment's NODE_NAME)")
+	flags.StringSliceVar(&c.VolumeGroups, "volume-groups", c.VolumeGroups,
+		"volume groups the driver may use, names or globs, separated by commas; the first is the default; others do not exist for it (required)")
+	flags.StringVar(&c.StateDir, "state-dir", c.StateDir, "folder of the journal; must survive a restart of the machine")
+	flags.StringVar(&c.KubeletDir, "kubelet-dir", c.KubeletDir, "kubelet's root folder (its --root-dir)")
+	flags.StringSliceVar(&c.Services, "services", c.Services, "CSI services to offer: controller, node")
+	flags.StringVar(&c.DriverName, "driver-name", c.DriverName, "name of the driver; also marks its logical volumes, so do not change it later")
+	flags.StringVar(&c.LVMExec, "lvm-exec", c.LVMExec,
+		"where LVM's programs run: container, or host (in the namespaces of process 1, through nsenter; the pod needs hostPID and privileges)")
+	flags.Float64Var(&c.ThinOvercommit, "thin-overcommit", c.ThinOvercommit, "thin volumes of a pool may have this many times its size in all; 1 is no overcommit")
+	flags.Int64Var(&c.MaxVolumes, "max-volumes", c.MaxVolumes, "most volumes the scheduler may put on this node; 0 is no limit")
+}
+
+// verbosityFlag adds klog's -v, and none of its flags for log files.
+func verbosityFlag(flags *pflag.FlagSet) *flag.Flag {
+	all := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(all)
+	v := all.Lookup("v")
+	v.Usage = "verbosity of the log: 0 failures, 2 every call, 4 chatter and programs, 5 requests and replies"
+	flags.AddGoFlag(v)
+	return v
+}
