@@ -117,7 +117,7 @@ func TestServeUntilASignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close()
 	info, err := csi.NewIdentityClient(conn).GetPluginInfo(t.Context(), nil, grpc.WaitForReady(true))
 	if err != nil || info.GetName() != "local-lvm.csi.internal" || info.GetVendorVersion() == "" {
 		t.Errorf("%v %v", info, err)

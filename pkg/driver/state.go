@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -53,17 +54,20 @@ func (s *stateFolder) check() error {
 		return fmt.Errorf("look at the lock of the state folder: %w", err)
 	}
 	there, err := os.Lstat(s.lock.Name())
-	if err != nil || !os.SameFile(mine, there) {
-		return fmt.Errorf("%w: the state folder %s was removed or replaced while the driver runs (%v); start the driver again", volume.ErrPrecondition, s.path, err)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("look at the state folder: %w", err)
+	case err != nil || !os.SameFile(mine, there):
+		return fmt.Errorf("%w: the state folder %s was removed or replaced while the driver runs; start the driver again", volume.ErrPrecondition, s.path)
 	}
 	if err := unix.Access(s.path, unix.W_OK); err != nil {
 		return fmt.Errorf("state folder %s: %w; no volume can be published", s.path, err)
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(s.path, &fs); err != nil {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.path, &st); err != nil {
 		return fmt.Errorf("state folder %s: %w", s.path, err)
 	}
-	if fs.Blocks != 0 && fs.Bavail == 0 || fs.Files != 0 && fs.Ffree == 0 {
+	if st.Blocks != 0 && st.Bavail == 0 || st.Files != 0 && st.Ffree == 0 {
 		return fmt.Errorf("state folder %s: %w; no volume can be published", s.path, unix.ENOSPC)
 	}
 	return nil

@@ -26,7 +26,7 @@ func (l *Locks) Try(key, what string) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h, taken := l.held[key]; taken {
-		return nil, fmt.Errorf("%w: %s of this volume is under way since %s; ask again when it has ended",
+		return nil, fmt.Errorf("%w: %s of this volume has been under way for %s; ask again when it has ended",
 			volume.ErrPending, h.what, time.Since(h.since).Round(time.Millisecond))
 	}
 	if l.held == nil {

@@ -90,10 +90,10 @@ func (l *Local) Write(ctx context.Context, name string, args ...string) (res Res
 func (l *Local) run(ctx context.Context, killable bool, name string, args []string) (Result, error) {
 	argv := append(append(append([]string(nil), l.Prefix...), name), args...)
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(argv[0], argv[1:]...) //nolint:gosec // the one place that runs programs; names are validated by the callers
+	cmd := exec.Command(argv[0], argv[1:]...)
 	if killable {
-		cmd = exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // as above
-		cmd.WaitDelay = 2 * time.Second                      // a child that keeps the pipes open must not keep the caller
+		cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.WaitDelay = 2 * time.Second // a child that keeps the pipes open must not keep the caller
 	}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	// LVM asks udev for cookies that never come in a container with an IPC namespace of its own (dmsetup(8)).
