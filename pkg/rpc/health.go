@@ -9,12 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-const (
-	// probeBound is how long a check may take.
-	probeBound = 5 * time.Second
-	// probeMargin is how long before the caller's deadline it gets its answer, so that it arrives.
-	probeMargin = 100 * time.Millisecond
-)
+// probeBound is how long a check may take.
+const probeBound = 5 * time.Second
 
 var errSlowCheck = errors.New("the check of LVM, the volume groups and the state folder does not end; a disk or another LVM command may hang")
 
@@ -40,11 +36,11 @@ type attempt struct {
 // answer at once.
 func (h *health) ask(ctx context.Context) error {
 	a := h.join(ctx)
-	until := a.due
-	if d, ok := ctx.Deadline(); ok && d.Add(-probeMargin).Before(until) {
-		until = d.Add(-probeMargin)
+	wait := time.Until(a.due)
+	if d, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(d)*3/4) // the answer must arrive before the deadline, on a busy node too
 	}
-	late := time.NewTimer(time.Until(until))
+	late := time.NewTimer(wait)
 	defer late.Stop()
 	err := errSlowCheck
 	select {
