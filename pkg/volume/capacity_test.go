@@ -80,6 +80,9 @@ func TestAvailable(t *testing.T) {
 			t.Errorf("%s: got %d, %d extents; want %d, %d", name, all/x, one/x, tt.all/x, tt.one/x)
 		}
 	}
+	if all, one := Available(pools(1<<60, 0), thin, 1); all != 1<<60 || one != math.MaxUint32*x {
+		t.Errorf("a pool of more extents than a volume can have: got %d, %d", all, one)
+	}
 	if all, one := Available(pools(math.MaxInt64/2, 0), thin, math.Inf(1)); all <= 0 || one <= 0 || one%x != 0 {
 		t.Errorf("endless overcommit: got %d, %d", all, one)
 	}
