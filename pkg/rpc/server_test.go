@@ -110,20 +110,16 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	g := newGate()
 	d := serve(t, &node{publish: g.pass}, nil)
-	answered, left := make(chan error, 1), make(chan error, 1)
+	answered := make(chan error, 1)
 	go func() {
 		_, err := d.NodePublishVolume(t.Context(), publishRequest("n/vg/a"))
 		answered <- err
 	}()
-	go func() { // its caller does not wait
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
+	<-g.begun
+	wantCode(t, g.abandon(t.Context(), func(ctx context.Context) error {
 		_, err := d.NodePublishVolume(ctx, publishRequest("n/vg/b"))
-		left <- err
-	}()
-	<-g.begun
-	<-g.begun
-	wantCode(t, <-left, codes.DeadlineExceeded)
+		return err
+	}), codes.Canceled)
 
 	d.stop()
 	eventually(t, "new calls are refused", func() bool {
@@ -158,10 +154,10 @@ func TestGracefulStop(t *testing.T) {
 func TestGracefulStopWaitsForBackground(t *testing.T) {
 	g := newGate()
 	d := serve(t, &node{publish: g.pass}, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := d.NodePublishVolume(ctx, publishRequest("n/vg/v"))
-	wantCode(t, err, codes.DeadlineExceeded)
+	wantCode(t, g.abandon(t.Context(), func(ctx context.Context) error {
+		_, err := d.NodePublishVolume(ctx, publishRequest("n/vg/v"))
+		return err
+	}), codes.Canceled)
 	d.stop()
 	select {
 	case <-d.ended:
