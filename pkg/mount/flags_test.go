@@ -55,7 +55,7 @@ func TestSplitOptions(t *testing.T) {
 }
 
 func FuzzSplitOptions(f *testing.F) {
-	for _, s := range []string{"ro,noatime", `context="a,b"`, `"`, ",,=,x-=", "noatime,atime,suid,nosuid"} {
+	for _, s := range []string{"ro,noatime", `context="a,b"`, `"`, `a"b,nosuid`, ",,=,x-=", "noatime,atime,suid,nosuid"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -68,8 +68,11 @@ func FuzzSplitOptions(f *testing.F) {
 				t.Errorf("%q goes to the file system", p)
 			}
 		}
+		if strings.Count(s, `"`)%2 != 0 {
+			return // all behind the odd one is one option, which no file system knows
+		}
 		again, more := splitOptions(volume.MountOptions{Flags: []string{s, s}})
-		if again.set != a.set || !slices.Equal(more, params) && strings.Count(s, `"`)%2 == 0 {
+		if again.set != a.set || !slices.Equal(more, params) {
 			t.Errorf("given twice: %+v %v, once: %+v %v", again, more, a, params)
 		}
 	})

@@ -112,7 +112,7 @@ func parseExt4(super []byte) ext4Size {
 	e := ext4Size{blocks: u32(0x4), firstBlock: u32(0x14), blockBytes: 1024 << min(u32(0x18), 6), perGroup: max(u32(0x20), 1)}
 	descriptor := int64(32)
 	if u32(0x60)&is64bit != 0 {
-		e.blocks |= u32(0x150) << 32
+		e.blocks |= u16(0x150) << 32 // a file system has at most 1<<48 blocks
 		descriptor = max(u16(0xfe), 32)
 	}
 	e.inodeBlocks = ceil(u32(0x28)*max(u16(0x58), 128), e.blockBytes)

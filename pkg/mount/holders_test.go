@@ -51,7 +51,7 @@ func holderBench(t *testing.T) (h *Host, d volume.Device, proc, file string) {
 		t.Fatal(err)
 	}
 	n := split(st.Dev)
-	h, proc, sys := fakeHost(t, "22 1 0:2 / / rw - rootfs rootfs rw\n")
+	h, proc, sys := fakeHost(t, "999999999 1 4095:4095 / / rw - rootfs rootfs rw\n") // neither number is that of a mount of this machine
 	write(t, sys, map[string]string{"class/block/none": ""})
 	if err := os.MkdirAll(filepath.Join(proc, "self/ns"), 0o755); err != nil {
 		t.Fatal(err)
@@ -105,18 +105,18 @@ func TestHoldersProcesses(t *testing.T) {
 func TestHoldersMountsAndDevices(t *testing.T) {
 	h, _, proc, _ := holderBench(t)
 	d := volume.Device{Major: 253, Minor: 3, Path: "/dev/dm-3"}
-	const table = "1 0 0:2 / / rw - rootfs rootfs rw\n20 1 253:3 / /target rw - ext4 /dev/dm-3 rw\n"
+	const table = "999999999 0 4095:4095 / / rw - rootfs rootfs rw\n999999920 999999999 253:3 / /target rw - ext4 /dev/dm-3 rw\n"
 	write(t, proc, map[string]string{"self/mountinfo": table +
-		"21 1 253:3 / /elsewhere rw - ext4 /dev/dm-3 rw\n22 20 0:99 / /target/inside rw - tmpfs tmpfs rw\n23 1 253:4 / /other rw - ext4 /dev/dm-4 rw\n"})
+		"999999921 999999999 253:3 / /elsewhere rw - ext4 /dev/dm-3 rw\n999999922 999999920 0:99 / /target/inside rw - tmpfs tmpfs rw\n999999923 999999999 253:4 / /other rw - ext4 /dev/dm-4 rw\n"})
 	inNamespace := func(ns, mountinfo string) (map[string]string, map[string]string) {
 		return map[string]string{"ns/mnt": ns}, map[string]string{"mountinfo": mountinfo}
 	}
 	for pid, p := range map[int][2]string{
-		30: {"mnt:[1]", table},                                            // our own namespace
-		31: {"mnt:[2]", table},                                            // another
-		32: {"mnt:[2]", table},                                            // the same again: not named
-		33: {"mnt:[3]", "1 0 0:2 / / rw - rootfs rootfs rw\n"},            // without it
-		34: {"mnt:[4]", "1 0 253:3 / /a rw - ext4 /dev/x rw\ntorn row\n"}, // cannot be read
+		30: {"mnt:[1]", table},                                                    // our own namespace
+		31: {"mnt:[2]", table},                                                    // another
+		32: {"mnt:[2]", table},                                                    // the same again: not named
+		33: {"mnt:[3]", "999999999 0 4095:4095 / / rw - rootfs rootfs rw\n"},      // without it
+		34: {"mnt:[4]", "999999998 0 253:3 / /a rw - ext4 /dev/x rw\ntorn row\n"}, // cannot be read
 	} {
 		links, files := inNamespace(p[0], p[1])
 		process(t, proc, pid, links, files)
