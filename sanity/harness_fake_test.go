@@ -262,8 +262,10 @@ func (h *fakeHarness) Mounts(t *testing.T, path string) []volume.Mount {
 func (h *fakeHarness) Bind(t *testing.T, source, target string) {
 	t.Helper()
 	block := h.Lstat(t, source).Kind != 'd'
-	_, err := h.byHand().Paths.Make(t.Context(), target, block)
-	must(t, err)
+	if h.Lstat(t, target).Kind == 0 {
+		_, err := h.byHand().Paths.Make(t.Context(), target, block)
+		must(t, err)
+	}
 	must(t, h.byHand().Mounts.Bind(t.Context(), source, target, volume.MountOptions{}))
 }
 
@@ -313,8 +315,18 @@ func (h *fakeHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
 	switch signature {
 	case "ext4", "xfs", "btrfs":
 		must(t, h.byHand().Filesystems.Format(t.Context(), d, volume.Format{FS: volume.FS(signature)}))
+	case "blank":
+	case "xfs-unfinished":
+		h.m.Tear("mkfs.xfs")
+		if h.byHand().Filesystems.Format(t.Context(), d, volume.Format{FS: volume.XFS}) == nil {
+			t.Fatal("a killed mkfs succeeded")
+		}
 	case "garbage":
 		must(t, h.m.WriteFile(d.Path, strings.Repeat("garbage", 100)))
+	case "last-byte":
+		must(t, h.m.WriteFile(d.Path, strings.Repeat("\x00", 4095)+"x"))
+	case "after-4k":
+		must(t, h.m.WriteFile(d.Path, strings.Repeat("\x00", 4096)+"x"))
 	default:
 		h.m.SetSignature(r, signature)
 	}

@@ -262,20 +262,20 @@ func (s *Store) Remember(rec Record) {
 }
 
 // Forget removes the record; it is nil where there is none. The folder is not synced: a record that comes back after
-// a power cut announces work that will be found done. Where it would not be harmless, call Sync first.
-// On an error the record is forgotten in memory, and comes back at the next start.
+// a power cut announces work that will be found done. Where that would not be harmless, Sync is called as well.
+// On an error the record stands.
 func (s *Store) Forget(ctx context.Context, volumeID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.records[volumeID]; !ok {
 		return nil
 	}
-	delete(s.records, volumeID)
 	path := filepath.Join(s.folder, fileName(volumeID))
 	err := s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("journal: record of volume %q: %w", volumeID, err)
 	}
+	delete(s.records, volumeID)
 	s.dirty = true
 	return nil
 }

@@ -50,7 +50,10 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 		return volume.LV{}, l.afterFailedCreate(ctx, rec, err)
 	}
 	// Durable, unlike elsewhere: a record that came back after a power cut would call a volume nobody's that was handed out.
-	return lv, errors.Join(l.Journal.Forget(ctx, id), l.Journal.Sync(ctx))
+	if err := errors.Join(l.Journal.Forget(ctx, id), l.Journal.Sync(ctx)); err != nil {
+		return volume.LV{}, fmt.Errorf("%w: logical volume %s is made, but that cannot be recorded: %v", volume.ErrPending, lv.Ref, err) //nolint:errorlint // its class is not the answer
+	}
+	return lv, nil
 }
 
 func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
@@ -125,7 +128,7 @@ func (l *Lifecycle) unused(ctx context.Context, r volume.Ref) error {
 	if at := elsewhere(table, d); len(at) != 0 {
 		return fmt.Errorf("%w: logical volume %s is mounted at %s; unpublish and unstage it first", volume.ErrPrecondition, r, strings.Join(at, ", "))
 	}
-	if _, err := l.closed(ctx, r, "remove logical volume "+r.String()); errors.Is(err, volume.ErrBusy) {
+	if _, err := l.closed(ctx, r, "remove logical volume "+r.String(), true); errors.Is(err, volume.ErrBusy) {
 		return fmt.Errorf("%w: %v; end what uses it first", volume.ErrPrecondition, err) //nolint:errorlint // busy is no pending work here
 	} else if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -40,7 +41,7 @@ func (l *Lifecycle) format(ctx context.Context, lv volume.LV, f volume.Format) e
 		return fmt.Errorf("%w: logical volume %s is blank, but not this driver's to format (owner %q, state %q); format it, or adopt it",
 			volume.ErrPrecondition, lv.Ref, lv.Tags.Owner, lv.Tags.State)
 	}
-	d, err := l.closed(ctx, lv.Ref, "make a file system on logical volume "+lv.Ref.String())
+	d, err := l.closed(ctx, lv.Ref, "make a file system on logical volume "+lv.Ref.String(), true)
 	if err != nil {
 		return err
 	}
@@ -50,19 +51,23 @@ func (l *Lifecycle) format(ctx context.Context, lv volume.LV, f volume.Format) e
 	return nil
 }
 
-// closed waits a short while until nobody has the device open. The error is an ErrBusy that names the holders.
-func (l *Lifecycle) closed(ctx context.Context, r volume.Ref, what string) (d volume.Device, err error) {
+// closed waits a short while until nobody has the device open. The error is an ErrBusy, and if patient names the holders.
+func (l *Lifecycle) closed(ctx context.Context, r volume.Ref, what string, patient bool) (d volume.Device, err error) {
 	var active bool
-	err = poll(ctx, l.Timing.BusyWait, func() (bool, error) {
+	err = poll(ctx, l.patience(patient), func() (bool, error) {
 		if d, active, err = l.device(ctx, r); err != nil {
 			return true, err
 		}
 		return !active || d.Open == 0, nil
 	})
-	if err == nil && active && d.Open != 0 {
-		err = l.inUse(ctx, what, d, "")
+	switch {
+	case err != nil || !active || d.Open == 0:
+		return d, err
+	case patient:
+		return d, l.inUse(ctx, what, d, "")
+	default:
+		return d, fmt.Errorf("%s: %w", what, volume.ErrBusy)
 	}
-	return d, err
 }
 
 // mountOptions are those of the file system's own mount. Read-only is a matter of each publication: the file system
@@ -76,11 +81,14 @@ func mountOptions(fs volume.FS, c volume.Capability) volume.MountOptions {
 // inline volume is removed, and the record forgotten. The record, with intent Reclaim, is in the journal when it is
 // called. After an error everything that could be done is done, and the record still names all the rest; so it is
 // after a kill at any point. It is repeated until it returns nil.
-func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []journal.Path) error {
+//
+// patient is a call that somebody waits for: it waits a short while for what is in use, and then names the holders.
+// A retry does neither, it will be back.
+func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []journal.Path, patient bool) error {
 	var errs []error
 	left := rec
 	for _, p := range paths {
-		if err := l.clear(ctx, rec, p); err != nil {
+		if err := l.clear(ctx, rec, p, patient); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -93,13 +101,13 @@ func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []jou
 		return errors.Join(errs...)
 	}
 	if rec.Kind == volume.Inline {
-		if err := l.removeInline(ctx, rec.Ref()); err != nil {
+		if err := l.removeInline(ctx, rec.Ref(), patient); err != nil {
 			return err
 		}
 	}
 	if err := l.Journal.Forget(ctx, rec.VolumeID); err != nil {
-		// All is done but for the file, which announces nothing that would not be found done.
-		l.Log("a record of the journal could not be removed; it is dealt with at the next start", "volume", rec.VolumeID, "err", err)
+		// The volume is gone; what is left is a file that announces nothing but what will be found done.
+		l.schedule(rec.VolumeID, err, false)
 	}
 	return nil
 }
@@ -114,16 +122,16 @@ func (l *Lifecycle) intend(ctx context.Context, rec journal.Record) {
 }
 
 // clear unmounts everything of the volume at the path and removes it, as far as its role says.
-func (l *Lifecycle) clear(ctx context.Context, rec journal.Record, p journal.Path) error {
+func (l *Lifecycle) clear(ctx context.Context, rec journal.Record, p journal.Path, patient bool) error {
 	var step string
-	err := poll(ctx, l.Timing.BusyWait, func() (done bool, err error) {
+	err := poll(ctx, l.patience(patient), func() (done bool, err error) {
 		step, err = l.clearOnce(ctx, rec, p)
 		return !errors.Is(err, volume.ErrBusy) || errors.Is(err, errElsewhere), err
 	})
 	switch {
 	case err == nil:
 		return nil
-	case !errors.Is(err, volume.ErrBusy) || errors.Is(err, errElsewhere):
+	case !patient || !errors.Is(err, volume.ErrBusy) || errors.Is(err, errElsewhere):
 		return fmt.Errorf("%s: %w", step, err)
 	}
 	d, _, deviceErr := l.device(ctx, rec.Ref())
@@ -131,6 +139,13 @@ func (l *Lifecycle) clear(ctx context.Context, rec journal.Record, p journal.Pat
 		return fmt.Errorf("%s: %w", step, err)
 	}
 	return l.inUse(ctx, step, d, p.Path)
+}
+
+func (l *Lifecycle) patience(patient bool) time.Duration {
+	if patient {
+		return l.Timing.BusyWait
+	}
+	return 0
 }
 
 // errElsewhere is a volume that is mounted at another place too. It is busy, but its holders are known without a
@@ -176,17 +191,17 @@ func (l *Lifecycle) clearOnce(ctx context.Context, rec journal.Record, p journal
 
 // removeInline removes the logical volume of an inline volume: only when it is open nowhere, since a mount may live
 // on in another mount namespace after ours is gone.
-func (l *Lifecycle) removeInline(ctx context.Context, r volume.Ref) error {
+func (l *Lifecycle) removeInline(ctx context.Context, r volume.Ref, patient bool) error {
 	if r.VG == "" {
 		return nil // it was looked for in every volume group and is in none
 	}
 	what := "remove logical volume " + r.String()
-	d, err := l.closed(ctx, r, what)
+	d, err := l.closed(ctx, r, what, patient)
 	if err != nil {
 		return err
 	}
 	err = l.LVM.Remove(ctx, r, volume.Inline)
-	if errors.Is(err, volume.ErrBusy) { // opened between the look and the removal
+	if patient && errors.Is(err, volume.ErrBusy) { // opened between the look and the removal
 		return l.inUse(ctx, what, d, "")
 	}
 	if err != nil {

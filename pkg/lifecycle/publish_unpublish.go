@@ -285,7 +285,7 @@ func (l *Lifecycle) ensureInline(ctx context.Context, q InlineRequest, lv volume
 func (l *Lifecycle) rollBack(ctx context.Context, rec journal.Record, cause error) error {
 	rec.Intent = journal.Reclaim
 	l.intend(ctx, rec)
-	if err := l.reclaim(ctx, rec, rec.Paths); err != nil {
+	if err := l.reclaim(ctx, rec, rec.Paths, true); err != nil {
 		return fmt.Errorf("%w: %v; rolling back: %v", volume.ErrPending, cause, l.carryOn(rec, err)) //nolint:errorlint // their classes are not the answer
 	}
 	l.finished(rec.VolumeID)

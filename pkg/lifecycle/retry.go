@@ -132,8 +132,10 @@ func (l *Lifecycle) retry(volumeID string) {
 	rec, ok, err := l.Journal.Get(volumeID)
 	switch {
 	case err != nil || !ok || rec.Intent == journal.Publish:
+		l.finished(volumeID)
+		return
 	case rec.Intent == journal.Reclaim:
-		err = l.reclaim(ctx, rec, rec.Paths)
+		err = l.reclaim(ctx, rec, rec.Paths, false)
 	case rec.Intent == journal.Create:
 		err = l.undoCreate(ctx, rec)
 	}
@@ -141,5 +143,7 @@ func (l *Lifecycle) retry(volumeID string) {
 		l.schedule(volumeID, err, onlyBusy(err))
 		return
 	}
-	l.finished(volumeID)
+	if _, left, _ := l.Journal.Get(volumeID); !left {
+		l.finished(volumeID)
+	}
 }

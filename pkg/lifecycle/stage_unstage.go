@@ -191,7 +191,7 @@ func (l *Lifecycle) takeAway(ctx context.Context, v Volume, p journal.Path) erro
 	if rec.Kind == volume.Inline {
 		paths = rec.Paths // one volume, one target: whatever else the record names goes with it
 	}
-	if err := l.reclaim(ctx, rec, paths); err != nil {
+	if err := l.reclaim(ctx, rec, paths, true); err != nil {
 		return l.carryOn(rec, err)
 	}
 	if _, more, _ := l.Journal.Get(v.ID); !more {
