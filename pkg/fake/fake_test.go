@@ -300,3 +300,25 @@ func TestRemoveNeedsTagAndKind(t *testing.T) {
 		t.Errorf("world before:\n%s\nafter:\n%s", before, after)
 	}
 }
+
+// What the driver's arithmetic says can be made, the machine makes; and no unit more, where the arithmetic is exact.
+func TestMakesWhatIsAvailable(t *testing.T) {
+	for _, l := range []volume.Layout{
+		{Type: volume.Linear}, {Type: volume.Striped, Stripes: 3}, {Type: volume.RAID1, Mirrors: 2}, {Type: volume.RAID5, Stripes: 2},
+		{Type: volume.Thin, Pool: "pool"},
+	} {
+		b := newBox(t)
+		b.AddPool("vg", "pool", 96*mib)
+		gs, err := b.Groups(t.Context())
+		b.ok(err)
+		_, most := volume.Available(gs[0], l, 1)
+		s := spec(l)
+		s.RequiredBytes = most + 1
+		if _, err := b.LVM.Create(t.Context(), s); err == nil {
+			t.Errorf("%s: %d bytes were made, available are %d", l.Type, s.RequiredBytes, most)
+		}
+		s.RequiredBytes = most
+		_, err = b.LVM.Create(t.Context(), s)
+		b.ok(err)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -30,7 +29,7 @@ func (c *conn) names(vg string) []string {
 			found = slices.Sorted(maps.Keys(c.groups))
 		}
 		for _, name := range found {
-			if ok, _ := filepath.Match(pattern, name); ok && !slices.Contains(out, name) {
+			if (volume.Patterns{pattern}).Match(name) && !slices.Contains(out, name) {
 				out = append(out, name)
 			}
 		}
@@ -43,7 +42,7 @@ func (c *LVM) check(r volume.Ref) error {
 	if err := volume.CheckLV("logical volume", r.LV); err != nil || r.VG == "" {
 		return err
 	}
-	if !slices.ContainsFunc(c.cfg.Groups, func(pattern string) bool { ok, _ := filepath.Match(pattern, r.VG); return ok }) {
+	if !volume.Patterns(c.cfg.Groups).Match(r.VG) {
 		return volume.Invalid("parameters["+volume.KeyVolumeGroup+"]", r.VG, "not one of --volume-groups")
 	}
 	return nil
