@@ -27,8 +27,8 @@ const (
 	dmIoctlSize   = 312
 	dmNameLen     = 128
 	dmUUIDLen     = 129
-	dmOpenCount   = 20
-	dmFlags       = 24
+	dmOpenCount   = 24
+	dmFlags       = 28
 	dmDev         = 40
 	dmName        = 48
 	dmUUID        = dmName + dmNameLen

@@ -32,11 +32,14 @@ var messages = []struct {
 	{regexp.MustCompile(`Insufficient suitable (\S+ )?allocatable extents`), volume.ErrNoSpace},
 	// lib/metadata/lv_manip.c, _sufficient_pes_free and _allocate (log)
 	{regexp.MustCompile(`Insufficient free space(: \d+ extents needed| for log allocation)`), volume.ErrNoSpace},
-	// tools/lvcreate.c, _lvcreate_params; lib/metadata/lv_manip.c, _lv_create_an_lv
+	// lib/metadata/lv_manip.c, _lv_create_an_lv
 	{regexp.MustCompile(`Number of stripes \(\d+\) must not exceed number of physical volumes`), volume.ErrNoSpace},
-	// lib/metadata/thin_manip.c, _check_pool_create: data or metadata of the pool above thin_pool_autoextend_threshold
+	// lib/metadata/lv_manip.c, _lv_create_an_lv, and lib/metadata/thin_manip.c, _check_pool_create: data or metadata of
+	// the pool above thin_pool_autoextend_threshold
+	{regexp.MustCompile(`Cannot create new thin volume, free space in thin pool \S+ reached threshold`), volume.ErrNoSpace},
 	{regexp.MustCompile(`Free space in pool \S+ is above threshold, new volumes are not allowed`), volume.ErrNoSpace},
 	// lib/format_text/format-text.c, _vg_write_raw: the metadata area of the physical volumes is full
+	{regexp.MustCompile(`metadata on \S+ \(\d+ bytes\) exceeds maximum metadata size`), volume.ErrNoSpace},
 	{regexp.MustCompile(`metadata on .* too large for circular buffer`), volume.ErrNoSpace},
 	// lib/metadata/lv_manip.c, _lv_create_an_lv (vgchange -l)
 	{regexp.MustCompile(`Maximum number of logical volumes \(\d+\) reached`), volume.ErrNoSpace},

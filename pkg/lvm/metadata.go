@@ -189,17 +189,34 @@ func restsOn(lv string, lies map[string][]string, uuids map[string]string, depth
 	return slices.Compact(out)
 }
 
+// visible gives the names of the logical volumes that reports show (lvm2 lib/metadata/lv_manip.c, lv_is_visible).
+func visible(lvs section) (out []string) {
+	flagged := func(name string) bool {
+		lv, ok := lvs[name].(section)
+		return ok && slices.Contains(words(lv, "status"), "VISIBLE")
+	}
+	for name := range lvs {
+		// "snapshotN" is no logical volume: it ties a thick snapshot, which has no flag of its own, to its origin. One that
+		// is being merged stands as merging_store, and is not shown.
+		if seg := segments(field[section](lvs, name)); len(seg) == 1 && field[string](seg[0], "type") == "snapshot" {
+			cow, ok := seg[0]["cow_store"].(string)
+			if origin := field[string](seg[0], "origin"); ok && (flagged(origin) || strings.HasSuffix(origin, "_vorigin")) {
+				out = append(out, cow)
+			}
+		} else if flagged(name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // readVolumes fills in the logical volumes that reports show, and the pools.
 func readVolumes(g *group, lvs section) {
 	pools := map[string]int64{}
 	virtual := map[string]int64{}
-	for name := range lvs {
+	for _, name := range visible(lvs) {
 		lv := field[section](lvs, name)
 		segs := segments(lv)
-		// "snapshotN" is how the text ties a thick snapshot to its origin; it is no logical volume.
-		if !slices.Contains(words(lv, "status"), "VISIBLE") || slices.ContainsFunc(segs, func(s section) bool { return field[string](s, "type") == "snapshot" }) {
-			continue
-		}
 		v := volume.LV{Ref: volume.Ref{VG: g.Name, LV: name}, UUID: field[string](lv, "id"), Tags: volume.ParseTags(words(lv, "tags"))}
 		var extents int64
 		for i, s := range segs {
