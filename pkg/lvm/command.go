@@ -53,7 +53,7 @@ const tuned = "" +
 	"global{notify_dbus=0 wait_for_locks=1} " +
 	// The shape of what is printed: it is parsed.
 	"log{silent=0 command_names=0 prefix=\"\" report_command_log=0} " +
-	"report{list_item_separator=\",\" mark_hidden_devices=0 binary_values_as_numeric=0 compact_output=0}"
+	"report{output_format=\"basic\" list_item_separator=\",\" mark_hidden_devices=0 binary_values_as_numeric=0 compact_output=0}"
 
 // readLimit bounds commands that change nothing. A report waits for LVM's lock while a change of a group is under way.
 const readLimit = 30 * time.Second

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,73 +84,48 @@ func (l *LVM) admit(g *group, s volume.Spec) (int64, error) {
 	if lv, ok := g.lvs[s.LV]; ok {
 		return 0, fmt.Errorf("%w: logical volume %s is there, with %d bytes", volume.ErrExists, s.Ref, lv.SizeBytes)
 	}
-	if s.Layout.Type == volume.Thin {
-		return size, l.admitThin(g, s, size)
+	if g.MissingPVs != 0 {
+		return size, nil // LVM changes no partial group, and says so best itself
 	}
-	return size, admitThick(g, s.Layout, size)
+	return size, l.admitSize(g, s.Layout, size)
 }
 
-// admitThin holds the overcommit limit. No other change of the group by the driver is under way here.
-func (l *LVM) admitThin(g *group, s volume.Spec, size int64) error {
-	for _, p := range g.Pools {
-		if p.Name != s.Layout.Pool {
-			continue
-		}
-		limit := int64(math.MaxInt64)
-		if f := float64(p.SizeBytes) * l.cfg.ThinOvercommit; f < math.MaxInt64 {
-			limit = int64(f)
-		}
-		switch {
-		case size > limit:
-			return fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all (%d × overcommit limit %g)",
-				volume.ErrOutOfRange, size, g.Name, p.Name, limit, p.SizeBytes, l.cfg.ThinOvercommit)
-		case size > limit-p.VirtualBytes:
-			return fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all (%d × overcommit limit %g), and %d are given out",
-				volume.ErrNoSpace, size, g.Name, p.Name, limit, p.SizeBytes, l.cfg.ThinOvercommit, p.VirtualBytes)
-		}
-		return nil
-	}
-	return fmt.Errorf("%w: there is no thin pool %s/%s on this node", volume.ErrNoSpace, g.Name, s.Layout.Pool)
-}
-
-// admitThick refuses what the group could not hold even if it were empty. Whether it can now is for LVM to say.
-func admitThick(g *group, layout volume.Layout, size int64) error {
-	data, all := images(layout)
-	image := size / int64(data)
-	if all > data {
-		image += g.ExtentBytes // the metadata of an image takes an extent at least (lvmraid(7))
-	}
-	if len(g.PVs) < all {
-		return fmt.Errorf("%w: type %s with these stripes and mirrors needs %d physical volumes, volume group %s has %d",
-			volume.ErrNoSpace, layout.Type, all, g.Name, len(g.PVs))
-	}
-	// Images lie on different physical volumes, and one image may lie on several: no physical volume gives more than
-	// one image to each, so the sum of what each can give bounds what is possible.
-	var give int64
-	for _, pv := range g.PVs {
-		give += min(pv.SizeBytes, image)
-	}
-	if all == 1 {
-		give = g.SizeBytes
-	}
-	if image > give/int64(all) {
-		return fmt.Errorf("%w: %d bytes as %s need %d × %d bytes on separate physical volumes; volume group %s of %d bytes on %d physical volumes can never hold that",
-			volume.ErrOutOfRange, size, layout.Type, all, image, g.Name, g.SizeBytes, len(g.PVs))
+// admitSize refuses what the group could not hold even if it were empty, and holds the overcommit limit of thin pools:
+// no other change of the group by the driver is under way here. Whether there is room now is else for LVM to say.
+func (l *LVM) admitSize(g *group, layout volume.Layout, size int64) error {
+	now, _ := volume.Available(g.Group, layout, l.cfg.ThinOvercommit)
+	ever, _ := volume.Available(g.emptied(), layout, l.cfg.ThinOvercommit)
+	thin := layout.Type == volume.Thin
+	switch {
+	case ever == 0 && thin:
+		return fmt.Errorf("%w: there is no thin pool %s/%s on this node", volume.ErrNoSpace, g.Name, layout.Pool)
+	case ever == 0:
+		return fmt.Errorf("%w: %d stripes and %d mirrors need more physical volumes than the %d of volume group %s",
+			volume.ErrNoSpace, layout.Stripes, layout.Mirrors, len(g.PVs), g.Name)
+	case size > ever && thin:
+		return fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g",
+			volume.ErrOutOfRange, size, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit)
+	case size > ever:
+		return fmt.Errorf("%w: %d bytes; volume group %s of %d bytes on %d physical volumes could hold %d of this type if it were empty",
+			volume.ErrOutOfRange, size, g.Name, g.SizeBytes, len(g.PVs), ever)
+	case size > now && thin:
+		return fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g, and %d are left",
+			volume.ErrNoSpace, size, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit, now)
 	}
 	return nil
 }
 
-// images gives into how many images the data is divided, and how many there are with copies and parity (lvmraid(7)).
-func images(l volume.Layout) (data, all int) {
-	data = max(1, l.Stripes)
-	switch l.Type {
-	case volume.RAID5:
-		return data, data + 1
-	case volume.RAID6:
-		return data, data + 2
-	default:
-		return data, data * (l.Mirrors + 1)
+// emptied gives the group as it would be with nothing in it but its pools, and these with nothing in them.
+func (g *group) emptied() volume.Group {
+	e := g.Group
+	e.PVs, e.Pools = slices.Clone(e.PVs), slices.Clone(e.Pools)
+	for i := range e.PVs {
+		e.PVs[i].FreeBytes, e.PVs[i].Allocatable = e.PVs[i].SizeBytes, true
 	}
+	for i := range e.Pools {
+		e.Pools[i].VirtualBytes = 0
+	}
+	return e
 }
 
 // createArgs gives the arguments of lvcreate(8). All names have been checked.

@@ -51,7 +51,7 @@ const (
 	globAge    = 5 * time.Minute  // the flag has a glob: another group may be made
 )
 
-func isGlob(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }
+func isGlob(pattern string) bool { return strings.ContainsAny(pattern, "*?[") }
 
 // current gives a state in which the group vg, or with "" every group, is as it is now.
 func (i *inventory) current(ctx context.Context, vg string) (*state, error) {

@@ -10,7 +10,6 @@ package lvm
 import (
 	"context"
 	"fmt"
-	"path"
 	"slices"
 	"sync"
 
@@ -52,13 +51,8 @@ func New(runner run.Runner, cfg Config) (*LVM, error) {
 	if err := volume.CheckOwner(cfg.Owner); err != nil {
 		return nil, err
 	}
-	if len(cfg.VolumeGroups) == 0 {
-		return nil, volume.Invalid("--volume-groups", "", "missing; name at least one volume group, or a glob such as \"data-*\"")
-	}
-	for _, p := range cfg.VolumeGroups {
-		if _, err := path.Match(p, ""); err != nil || p == "" {
-			return nil, volume.Invalid("--volume-groups", p, "give names of volume groups, or globs of *, ? and [a-z]")
-		}
+	if _, err := volume.ParsePatterns(cfg.VolumeGroups); err != nil {
+		return nil, err
 	}
 	if cfg.ThinOvercommit == 0 {
 		cfg.ThinOvercommit = 1
@@ -81,22 +75,15 @@ func newLVM(e Executor, cfg Config, sys, dev string) *LVM {
 }
 
 // allows reports whether the flag --volume-groups names the group.
-func (c Config) allows(vg string) bool { return c.rank(vg) < len(c.VolumeGroups) }
+func (c Config) allows(vg string) bool { return volume.Patterns(c.VolumeGroups).Match(vg) }
 
-// rank gives the place of the first pattern that names the group; the number of patterns where none does.
+// rank gives the place of the first pattern that names the group.
 func (c Config) rank(vg string) int {
-	for i, p := range c.VolumeGroups {
-		if ok, _ := path.Match(p, vg); ok { // New has checked the patterns
-			return i
-		}
-	}
-	return len(c.VolumeGroups)
+	return slices.IndexFunc(c.VolumeGroups, func(p string) bool { return volume.Patterns{p}.Match(vg) })
 }
 
 // hasGlob reports whether groups that nobody has named may yet appear.
-func (c Config) hasGlob() bool {
-	return slices.ContainsFunc(c.VolumeGroups, func(p string) bool { return isGlob(p) })
-}
+func (c Config) hasGlob() bool { return slices.ContainsFunc(c.VolumeGroups, isGlob) }
 
 // check checks that the names can go into an argument vector, and that the group is one of ours. vgField and lvField
 // name them in errors. With anyVG an empty group is all of them.

@@ -303,7 +303,7 @@ func TestCreateAnswers(t *testing.T) {
 	}
 }
 
-func TestAdmitThick(t *testing.T) {
+func TestAdmitSize(t *testing.T) {
 	made := func(extents ...int64) *group {
 		g := &group{}
 		g.ExtentBytes = 4 * mib
@@ -336,7 +336,7 @@ func TestAdmitThick(t *testing.T) {
 		{made(5, 5, 5, 5), volume.Layout{Type: volume.RAID10, Stripes: 2, Mirrors: 1}, 8, nil},
 		{made(5, 5, 5, 5), volume.Layout{Type: volume.RAID10, Stripes: 2, Mirrors: 1}, 10, volume.ErrOutOfRange},
 	} {
-		if err := admitThick(c.group, c.layout, c.extents*4*mib); !errors.Is(err, c.want) || c.want == nil && err != nil {
+		if err := (&LVM{}).admitSize(c.group, c.layout, c.extents*4*mib); !errors.Is(err, c.want) || c.want == nil && err != nil {
 			t.Errorf("%+v, %d extents on %d physical volumes: %v, want %v", c.layout, c.extents, len(c.group.PVs), err, c.want)
 		}
 	}

@@ -57,7 +57,7 @@ const slotSectors = (contract.LVMExtentsPerPV*contract.LVMExtentBytes + 3<<20) /
 
 var _ contract.LVMMachine = (*machine)(nil)
 
-func newMachine(t *testing.T) *machine {
+func newMachine(t testing.TB) *machine {
 	t.Helper()
 	m := &machine{groups: map[string][]string{}, slots: map[string]slot{}}
 	disks, _ := filepath.Glob("/sys/block/vd?")
@@ -80,7 +80,7 @@ func newMachine(t *testing.T) *machine {
 // byHand keeps the commands of the tests from waiting for udev, and from looking into logical volumes.
 const byHand = "backup{backup=0 archive=0} activation{udev_sync=0 udev_rules=0 monitoring=0} devices{scan_lvs=0}"
 
-func sh(t *testing.T, argv ...string) string {
+func sh(t testing.TB, argv ...string) string {
 	t.Helper()
 	out, err := try(argv...)
 	if err != nil {
@@ -96,7 +96,18 @@ func try(argv ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func lvm(t *testing.T, args ...string) string {
+// shell gives many commands to one lvm process.
+func shell(t testing.TB, commands []string) {
+	t.Helper()
+	cmd := exec.Command("lvm")
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "DM_DISABLE_UDEV=1", "LVM_SUPPRESS_FD_WARNINGS=1")
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\nexit\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("lvm shell: %v: %s", err, out)
+	}
+}
+
+func lvm(t testing.TB, args ...string) string {
 	t.Helper()
 	return sh(t, append([]string{"lvm", args[0], "--config", byHand}, args[1:]...)...)
 }
@@ -113,6 +124,11 @@ func (m *machine) NewLVM(t *testing.T, o contract.LVMOptions) contract.LVMSurfac
 }
 
 func (m *machine) NewGroup(t *testing.T, pvs int) string {
+	t.Helper()
+	return m.newGroup(t, pvs)
+}
+
+func (m *machine) newGroup(t testing.TB, pvs int) string {
 	t.Helper()
 	if len(m.free) < pvs {
 		t.Fatalf("%d physical volumes are wanted, %d left", pvs, len(m.free))
@@ -141,7 +157,7 @@ func (s slot) table(target string) string {
 	return fmt.Sprintf("0 %d linear %s %d", slotSectors, s.disk, s.start)
 }
 
-func (m *machine) removeGroup(t *testing.T, vg string) {
+func (m *machine) removeGroup(t testing.TB, vg string) {
 	lvm(t, "vgremove", "-q", "-ff", "-y", vg)
 	for _, name := range m.groups[vg] {
 		sh(t, "dmsetup", "remove", name)

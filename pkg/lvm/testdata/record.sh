@@ -81,6 +81,7 @@ quiet pvremove /dev/vdf
 quiet vgcreate -s 64k --metadatasize 1 tiny /dev/vdf
 long=; for n in {1..9}; do long="$long --addtag t$n$(printf '%01000d' 0)"; done
 i=0; while lvm lvcreate -y -an -Zn -Wn -l1 -n "v$i" $long tiny >/dev/null 2>"$out/metadatafull.stderr"; do i=$((i+1)); done
+quiet lvremove -y tiny/v0
 text wrapped /dev/vdf
 quiet vgremove -ff -y tiny; quiet pvremove /dev/vdf
 # A snapshot is full: LVM warns on standard error and goes on.
