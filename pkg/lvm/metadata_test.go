@@ -181,17 +181,27 @@ func FuzzMetadata(f *testing.F) {
 }
 
 func FuzzDisk(f *testing.F) {
-	f.Add(recorded(f, "many.head.gz")[:headBytes])
-	f.Fuzz(func(t *testing.T, head []byte) {
-		if len(head) < headBytes {
+	good := recorded(f, "many.head.gz")
+	f.Add(good[sectorBytes:2*sectorBytes], good[4096:4096+mdaHeaderBytes])
+	f.Fuzz(func(t *testing.T, label, area []byte) {
+		if len(label) != sectorBytes || len(area) != mdaHeaderBytes {
 			return
 		}
+		head := make([]byte, headBytes)
+		copy(head[sectorBytes:], label)
+		// Checksums keep no attacker out, and would keep the fuzzer out.
+		binary.LittleEndian.PutUint32(head[sectorBytes+16:], crc(crcInitial, label[20:]))
+		area = bytes.Clone(area)
+		binary.LittleEndian.PutUint32(area, crc(crcInitial, area[4:]))
 		m, err := parseLabel(head)
 		if err != nil || m.area == 0 {
 			return
 		}
-		if m, err = parseArea(m, head[4096:4096+mdaHeaderBytes]); err == nil && (m.size < 0 || m.size > maxTextBytes || m.offset < 0 || m.offset > m.areaSize) {
+		if m, err = parseArea(m, area); err == nil && (m.size < 0 || m.size > maxTextBytes || m.offset < 0 || m.offset > m.areaSize) {
 			t.Errorf("%+v", m)
+		}
+		if _, err := readText(bytes.NewReader(head), m); m.size > headBytes && err == nil {
+			t.Errorf("%+v: a text longer than the disk", m)
 		}
 	})
 }
