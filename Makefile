@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test lint unit fuzz vm bench shell clean
+.PHONY: help setup build demo test lint unit fuzz vm sweep bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -55,6 +55,9 @@ fuzz: ## run every fuzz target for FUZZTIME (30s)
 
 vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=TestName to choose)
 	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(VM_RUN)' $(VM_PACKAGES),true)
+
+sweep: ## put a fault at every effect of the driver, on real LVM (long; "make test" has a short form)
+	@$(step) sweep env TEST_SWEEP=full $(vm_test) -run 'TestDriverOverRealMachine/.*(Kill|Fail)' ./sanity
 
 bench: ## run the benchmarks in the machine (BENCH=regexp BENCH_COUNT=n)
 	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) ./sanity/...

@@ -124,7 +124,7 @@ func names(e effect.Effect) []string {
 
 func (c *child) wait(name string) {
 	gate := c.in("block/" + name)
-	for came := false; ; time.Sleep(5 * time.Millisecond) {
+	for came := false; ; <-time.Tick(5 * time.Millisecond) {
 		if _, err := os.Stat(gate); err != nil {
 			return
 		}

@@ -40,6 +40,8 @@ func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error
 	case contract.KillBefore:
 		f.kill()
 		return errDead
+	case contract.PanicAt:
+		panic(fmt.Sprintf("injected at %s %s", e.Op, e.Detail))
 	case contract.FailBefore:
 		return fmt.Errorf("injected before %s %s: %w", e.Op, e.Detail, syscall.EIO)
 	}

@@ -43,6 +43,7 @@ type fakeHarness struct {
 	dir     string
 	starts  int
 	state   string // the state folder of the last driver
+	socket  string // of the last driver
 	current *inProcess
 }
 
@@ -88,7 +89,8 @@ func (h *fakeHarness) Start(t *testing.T) {
 	}
 	h.starts++
 	cfg := driver.Default()
-	cfg.Endpoint = filepath.Join(h.dir, fmt.Sprintf("csi%d.sock", h.starts))
+	h.socket = filepath.Join(h.dir, fmt.Sprintf("csi%d.sock", h.starts))
+	cfg.Endpoint = h.socket
 	cfg.NodeName, cfg.VolumeGroups, cfg.StateDir = h.NodeName(), []string{fakeVG}, h.state
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -197,6 +199,7 @@ func (h *fakeHarness) Node() csi.NodeClient { return csi.NewNodeClient(h.current
 func (h *fakeHarness) Arm(_ *testing.T, f contract.Fault)       { h.current.arm(f) }
 func (h *fakeHarness) Effects(*testing.T) []effect.Effect       { return h.current.effects() }
 func (h *fakeHarness) Commands(*testing.T) map[string]int       { return h.m.Commands() }
+func (h *fakeHarness) endpoint() string                         { return h.socket }
 func (h *fakeHarness) NodeName() string                         { return "node-1" }
 func (h *fakeHarness) VG() string                               { return fakeVG }
 func (h *fakeHarness) Pool() string                             { return fakePool }

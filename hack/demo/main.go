@@ -77,7 +77,7 @@ func (d *demo) start() error {
 	}
 	defer log.Close() //nolint:errcheck // the driver has its own copy
 	socket := d.path("csi.sock")
-	d.process = exec.Command(d.driver, "serve", "--endpoint=unix://"+socket, "--node-name=demo-node", //nolint:gosec,forbidigo // the demo is what runs the driver
+	d.process = exec.Command(d.driver, "serve", "--endpoint=unix://"+socket, "--node-name=demo-node",
 		"--volume-groups="+d.group, "--state-dir="+d.path("state"), "--kubelet-dir="+d.path("kubelet"))
 	d.process.Stdout, d.process.Stderr = log, log
 	d.say("Start the driver", strings.Join(d.process.Args, " "))
@@ -140,7 +140,7 @@ func (d *demo) persistent() error {
 		},
 		unpublish, unstage, stage, publish,
 		func() error {
-			text, err := os.ReadFile(filepath.Join(target, "greeting")) //nolint:gosec // a path of the demo's own
+			text, err := os.ReadFile(filepath.Join(target, "greeting"))
 			d.say("The next pod reads", fmt.Sprintf("%s/greeting: %q", target, text))
 			if string(text) != "hello" {
 				return errors.Join(errors.New("the data is not there"), err)
@@ -231,7 +231,7 @@ func (d *demo) killed() error {
 
 // hold starts a process that keeps a file of the volume open.
 func (d *demo) hold(target string) (end func(), err error) {
-	p := exec.Command("sh", "-c", "exec sleep 600 > "+target+"/log") //nolint:gosec,forbidigo // a path of the demo's own
+	p := exec.Command("sh", "-c", "exec sleep 600 > "+target+"/log")
 	if err := p.Start(); err != nil {
 		return nil, err
 	}
@@ -304,7 +304,7 @@ func (d *demo) look() {
 }
 
 func (d *demo) lvs() string {
-	out, err := exec.Command("lvs", "--noheadings", "-o", "lv_name", d.group).Output() //nolint:gosec,forbidigo // the demo looks with LVM's own eyes
+	out, err := exec.Command("lvs", "--noheadings", "-o", "lv_name", d.group).Output()
 	if err != nil {
 		return "lvs: " + err.Error()
 	}
@@ -312,7 +312,7 @@ func (d *demo) lvs() string {
 }
 
 func (d *demo) show(title, name string, args ...string) {
-	out, err := exec.Command(name, args...).CombinedOutput() //nolint:gosec,forbidigo // as lvs
+	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		out = append(out, err.Error()...)
 	}
@@ -343,7 +343,7 @@ func until(bound time.Duration, what string, ok func() bool) error {
 }
 
 func tail(path string, lines int) {
-	text, err := os.ReadFile(path) //nolint:gosec // the demo's own log
+	text, err := os.ReadFile(path)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return

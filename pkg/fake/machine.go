@@ -96,7 +96,7 @@ func (m *Machine) next() int { m.serial++; return m.serial }
 // change carries out an effect on the machine. do runs with m.mu held.
 func (c *conn) change(ctx context.Context, op, detail string, do func() error) error {
 	return c.cfg.Effects.Do(ctx, op, detail, func() error {
-		c.pass(context.Background(), op)
+		_ = c.pass(context.Background(), op) // what changes something does not end with its caller
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return do()
@@ -117,7 +117,7 @@ func (c *conn) program(ctx context.Context, vg string, argv []string, do func() 
 		unlock, _ := c.lockGroup(context.Background(), vg)
 		defer unlock()
 		c.count(verb)
-		c.pass(context.Background(), verb)
+		_ = c.pass(context.Background(), verb) // as in change
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return do()

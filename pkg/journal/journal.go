@@ -165,7 +165,7 @@ func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
 	case !recordName.MatchString(name) || !e.Type().IsRegular():
 		return s.moveAside(ctx, name, "not a record of this driver")
 	}
-	data, err := os.ReadFile(path) //nolint:gosec // a name of our own pattern in our own folder
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
@@ -242,10 +242,7 @@ func (s *Store) Put(ctx context.Context, rec Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rec.Since = rec.Since.UTC().Truncate(time.Second)
-	renamed, err := s.write(ctx, fileName(rec.VolumeID), encode(rec))
-	if renamed {
-		s.records[rec.VolumeID] = rec
-	}
+	err := s.write(ctx, fileName(rec.VolumeID), encode(rec), func() { s.records[rec.VolumeID] = rec })
 	if err != nil {
 		return fmt.Errorf("journal: record of volume %q: %w", rec.VolumeID, err)
 	}
@@ -294,12 +291,13 @@ func (s *Store) Sync(ctx context.Context) error {
 	return nil
 }
 
-// write replaces a file durably: 1 a temporary file in the same folder, 2 its content synced, 3 renamed over the old
+// write replaces a file durably, and calls renamed when the new one is in place: 1 a temporary file in the same folder, 2 its content synced, 3 renamed over the old
 // one, 4 the folder synced. A cut before 3 leaves the old file and a temporary one that Open removes; a cut after 3
 // leaves the old or the new file, never a torn one.
-func (s *Store) write(ctx context.Context, name string, data []byte) (renamed bool, err error) {
+func (s *Store) write(ctx context.Context, name string, data []byte, renamed func()) (err error) {
 	path := filepath.Join(s.folder, name)
 	var temp *os.File
+	kept := false
 	err = s.effects.Do(ctx, "write", path, func() error { // 1
 		if temp, err = os.CreateTemp(s.folder, tempPrefix+"*"); err != nil {
 			return err
@@ -310,24 +308,26 @@ func (s *Store) write(ctx context.Context, name string, data []byte) (renamed bo
 	if temp != nil {
 		defer func() {
 			_ = temp.Close() // synced or given up; the second close of the good case says nothing new
-			if !renamed {
+			if !kept {
 				_ = os.Remove(temp.Name()) // best effort; Open removes what stays
 			}
 		}()
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	if err := s.effects.Do(ctx, "fsync", path, temp.Sync); err != nil { // 2
-		return false, err
+		return err
 	}
 	if err := temp.Close(); err != nil {
-		return false, err
+		return err
 	}
 	if err := s.effects.Do(ctx, "rename", path, func() error { return os.Rename(temp.Name(), path) }); err != nil { // 3
-		return false, err
+		return err
 	}
-	return true, s.syncFolder(ctx) // 4
+	kept = true
+	renamed()
+	return s.syncFolder(ctx) // 4
 }
 
 func (s *Store) syncFolder(ctx context.Context) error {

@@ -28,8 +28,8 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 	}
 	if ok && rec.Intent == journal.Create { // 1
 		if err := l.undoCreate(ctx, rec); err != nil {
-			return volume.LV{}, fmt.Errorf("%w: an earlier create of logical volume %s was cut off, and what it left could not be removed: %v", //nolint:errorlint // its class is not the answer
-				volume.ErrPending, s.Ref, err)
+			return volume.LV{}, fmt.Errorf("%w: an earlier create of logical volume %s was cut off, and what it left could not be removed: %v",
+				volume.ErrPending, s.Ref, err) //nolint:errorlint // its class is not the answer
 		}
 	}
 	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: s.LV}) // 2, in every VG: the name alone decides

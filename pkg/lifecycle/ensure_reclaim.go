@@ -229,7 +229,7 @@ func (l *Lifecycle) carryOn(rec journal.Record, err error) error {
 
 // onlyBusy reports whether waiting alone will end the error: each of the joined errors is busy.
 func onlyBusy(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what errors.Join made, at the top
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyBusy(e) })
 	}
 	return errors.Is(err, volume.ErrBusy)

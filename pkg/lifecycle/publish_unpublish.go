@@ -185,6 +185,14 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 			return err
 		}
 	}
+	defer func() { // a panic is answered Internal, which is final: what was begun must not stay
+		if r := recover(); r != nil {
+			if !there && rec.VolumeID != "" {
+				_ = l.rollBack(ctx, rec, nil) // journalled, and carried on; the panic is the answer
+			}
+			panic(r)
+		}
+	}()
 	if !recorded {
 		rec = journal.Record{VolumeID: q.Volume.ID, Kind: volume.Inline, VG: q.Spec.VG, LV: q.Spec.LV, Intent: journal.Publish,
 			Paths: []journal.Path{{Path: target, Role: journal.Target}}, Since: time.Now()}
@@ -199,13 +207,14 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 		return errors.Join(err, l.Journal.Forget(ctx, q.Volume.ID))
 	}
 	handedOut, err := l.ensureInline(ctx, q, lv, there, target)
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if handedOut {
+	case handedOut:
 		return kept(err)
+	default:
+		return l.rollBack(ctx, rec, err)
 	}
-	return l.rollBack(ctx, rec, err)
 }
 
 // kept is the answer where a publish fails of a volume that a pod may have written to: not final, so that the CO goes on

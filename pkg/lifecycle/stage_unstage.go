@@ -84,7 +84,11 @@ func (l *Lifecycle) stagedAlready(ctx context.Context, q StageRequest, d volume.
 }
 
 func (l *Lifecycle) mountStaged(ctx context.Context, q StageRequest, lv volume.LV, d volume.Device, path string) error {
-	fs, err := l.fill(ctx, lv, d, q.Format)
+	format := q.Format
+	if made, ok := lv.Tags.Format(); ok && q.Capability.FS == "" { // the call names none: the one it was created for
+		format = made
+	}
+	fs, err := l.fill(ctx, lv, d, format)
 	if err != nil {
 		return err
 	}

@@ -71,8 +71,8 @@ func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 	if err != nil {
 		return dmStatus{}, &fs.PathError{Op: "open", Path: control, Err: err}
 	}
-	defer unix.Close(fd)                                                                                    //nolint:errcheck // nothing was written
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), dmDevStatus, uintptr(unsafe.Pointer(&buf[0]))) //nolint:gosec // the ioctl's argument
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), dmDevStatus, uintptr(unsafe.Pointer(&buf[0])))
 	switch {
 	case errno == unix.ENXIO:
 		return dmStatus{}, fmt.Errorf("%w: there is no device-mapper device %s", volume.ErrNotFound, name)
@@ -85,7 +85,7 @@ func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 		uuid:      uuid,
 		major:     unix.Major(dev),
 		minor:     unix.Minor(dev),
-		open:      int(int32(binary.NativeEndian.Uint32(buf[dmOpenCount:]))), //nolint:gosec // signed in the kernel
+		open:      int(int32(binary.NativeEndian.Uint32(buf[dmOpenCount:]))),
 		suspended: binary.NativeEndian.Uint32(buf[dmFlags:])&dmSuspendFlag != 0,
 	}, nil
 }
@@ -121,7 +121,7 @@ func (d deviceMapper) node(ctx context.Context, path string, major, minor uint32
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	if errors.Is(err, unix.ENOENT) {
-		err = d.effects.Do(ctx, "mknod", path, func() error { return unix.Mknod(path, unix.S_IFBLK|0o600, int(dev)) }) //nolint:gosec // mknod(2) takes dev_t
+		err = d.effects.Do(ctx, "mknod", path, func() error { return unix.Mknod(path, unix.S_IFBLK|0o600, int(dev)) })
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return &fs.PathError{Op: "mknod", Path: path, Err: err}
 		}
@@ -137,7 +137,7 @@ func (d deviceMapper) node(ctx context.Context, path string, major, minor uint32
 }
 
 func number(path string) (int64, error) {
-	b, err := os.ReadFile(path) //nolint:gosec // below /sys
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}

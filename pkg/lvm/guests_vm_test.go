@@ -52,7 +52,7 @@ func TestGuestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.WriteFile("/etc/lvm/lvm.conf", conf, 0o644); err != nil { //nolint:gosec // as it is on any machine
+		if err := os.WriteFile("/etc/lvm/lvm.conf", conf, 0o644); err != nil {
 			t.Error(err)
 		}
 	})
@@ -62,7 +62,7 @@ func TestGuestGroups(t *testing.T) {
 		"devices { scan_lvs = 1 filter = [ \"a|.*|\" ] global_filter = [ \"r|/dev/sdx|\", \"a|.*|\" ] }",
 		"log { silent = 1 prefix = \"x\" command_names = 1 } report { list_item_separator = \";\" output_format = \"json\" } global { suffix = 0 units = \"m\" }",
 	} {
-		if err := os.WriteFile("/etc/lvm/lvm.conf", []byte(text), 0o644); err != nil { //nolint:gosec // as it is on any machine
+		if err := os.WriteFile("/etc/lvm/lvm.conf", []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(text, "scan_lvs") { // the trap is there: LVM as configured sees guests
@@ -100,14 +100,14 @@ func TestDevicesFile(t *testing.T) {
 	m := newMachine(t)
 	vg := m.NewGroup(t, 1)
 	conf, _ := os.ReadFile("/etc/lvm/lvm.conf")
-	if err := os.MkdirAll("/etc/lvm/devices", 0o755); err != nil { //nolint:gosec // as it is on any machine
+	if err := os.MkdirAll("/etc/lvm/devices", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = os.WriteFile("/etc/lvm/lvm.conf", conf, 0o644) //nolint:gosec // as it is on any machine
+		_ = os.WriteFile("/etc/lvm/lvm.conf", conf, 0o644)
 		_ = os.RemoveAll("/etc/lvm/devices")
 	})
-	if err := os.WriteFile("/etc/lvm/lvm.conf", []byte("devices { use_devicesfile = 1 scan_lvs = 1 }"), 0o644); err != nil { //nolint:gosec // as above
+	if err := os.WriteFile("/etc/lvm/lvm.conf", []byte("devices { use_devicesfile = 1 scan_lvs = 1 }"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	sh(t, "lvm", "lvmdevices", "-y", "--adddev", "/dev/mapper/"+m.groups[vg][0])

@@ -14,7 +14,6 @@ import (
 	"sync"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
-	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
@@ -43,8 +42,6 @@ type LVM struct {
 	mu     sync.Mutex
 	queues map[string]chan struct{} // by group: full while an LVM command of ours changes it
 }
-
-var _ lifecycle.LVM = (*LVM)(nil)
 
 // New gives the LVM of this machine. runner runs the lvm program. Nothing is run before the first question.
 func New(runner run.Runner, cfg Config) (*LVM, error) {

@@ -441,7 +441,7 @@ func TestStuckDisk(t *testing.T) {
 		if d.isStuck("/dev/x") || d.isStuck("/dev/y") {
 			t.Error("stuck from the beginning")
 		}
-		time.Sleep(diskLimit + time.Second)
+		time.Sleep(diskLimit + time.Second) //nolint:forbidigo // the clock of synctest, which costs no time
 		if !d.isStuck("/dev/x") || d.isStuck("/dev/y") {
 			t.Error("not stuck after the limit")
 		}
@@ -470,7 +470,7 @@ func TestActivate(t *testing.T) {
 	if err := r.Activate(t.Context(), ref); err == nil || errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("no device after lvchange: %v", err)
 	}
-	r.dm.status = func(name string) (dmStatus, error) { return dmStatus{}, nil }
+	r.dm.status = func(string) (dmStatus, error) { return dmStatus{}, nil }
 	if err := r.Activate(t.Context(), ref); err != nil {
 		t.Error(err)
 	}
@@ -494,7 +494,7 @@ func TestDeviceOfAnother(t *testing.T) {
 }
 
 func TestNode(t *testing.T) {
-	d := newDeviceMapper("/sys", t.TempDir(), func(_ context.Context, e effectOf, do func() error) error {
+	d := newDeviceMapper("/sys", t.TempDir(), func(_ context.Context, e effectOf, _ func() error) error {
 		if e.Op != "mknod" {
 			t.Errorf("effect %+v", e)
 		}

@@ -133,7 +133,7 @@ func onDisk[T any](ctx context.Context, d *disks, path string, read func(io.Read
 func openAndRead[T any](path string, read func(io.ReaderAt) (T, error)) (T, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.EINVAL) { // a file system without it; only in tests
-		f, err = os.Open(path) //nolint:gosec // a path LVM reported
+		f, err = os.Open(path)
 	}
 	if err != nil {
 		var none T
@@ -153,7 +153,7 @@ func (a aligned) ReadAt(p []byte, off int64) (int, error) {
 	end := (off + int64(len(p)) + block - 1) / block * block
 	buf := make([]byte, end-begin+block)
 	shift := 0
-	if rest := int(uintptr(unsafe.Pointer(&buf[0])) % block); rest != 0 { //nolint:gosec // alignment only
+	if rest := int(uintptr(unsafe.Pointer(&buf[0])) % block); rest != 0 {
 		shift = block - rest
 	}
 	n, err := a.f.ReadAt(buf[shift:shift+int(end-begin)], begin)
@@ -213,7 +213,7 @@ func parseLabel(head []byte) (commitMark, error) {
 				if offset > 1<<62 || size > 1<<62 || size < 2*mdaHeaderBytes || offset%sectorBytes != 0 {
 					return m, errors.New("header of the physical volume: impossible metadata area")
 				}
-				m.area, m.areaSize = int64(offset), int64(size) //nolint:gosec // bounded above
+				m.area, m.areaSize = int64(offset), int64(size)
 				return m, nil
 			}
 		}
@@ -237,10 +237,10 @@ func parseArea(m commitMark, h []byte) (commitMark, error) {
 		m.area, m.areaSize = 0, 0 // pvchange --metadataignore: not kept up to date
 		return m, nil
 	}
-	if size > maxTextBytes || offset > uint64(m.areaSize) || size > uint64(m.areaSize) { //nolint:gosec // areaSize is positive
+	if size > maxTextBytes || offset > uint64(m.areaSize) || size > uint64(m.areaSize) {
 		return m, errors.New("metadata area: text outside the area")
 	}
-	m.offset, m.size, m.checksum = int64(offset), int64(size), le.Uint32(locn[16:]) //nolint:gosec // bounded above
+	m.offset, m.size, m.checksum = int64(offset), int64(size), le.Uint32(locn[16:])
 	return m, nil
 }
 

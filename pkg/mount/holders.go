@@ -34,7 +34,7 @@ func (h *Host) Holders(ctx context.Context, d volume.Device, target string) ([]v
 	if err != nil {
 		return nil, err
 	}
-	s := newSearch(h, ctx, d, target)
+	s := newSearch(ctx, h, d, target)
 	done := make(chan struct{})
 	// On its own, because a read below /proc waits for a process that hangs in the kernel.
 	go func() {
@@ -63,7 +63,7 @@ type search struct {
 	found []volume.Holder
 }
 
-func newSearch(h *Host, ctx context.Context, d volume.Device, target string) *search {
+func newSearch(ctx context.Context, h *Host, d volume.Device, target string) *search {
 	n := numberOf(d)
 	return &search{host: h, ctx: ctx, dev: n, target: target,
 		devs: map[devno]bool{n: true}, mounts: map[int]bool{}, named: map[int]bool{}}

@@ -65,7 +65,7 @@ func (l *kernelLog) about(d volume.Device) []string {
 	buf := make([]byte, 8192) // a record is at most this long; one read gives one
 	for len(out) < maxMessages {
 		n, err := unix.Read(int(l.f.Fd()), buf)
-		if err == unix.EPIPE { //nolint:errorlint // straight from the kernel: lines were overwritten, go on
+		if err == unix.EPIPE {
 			continue
 		}
 		if err != nil || n <= 0 {

@@ -70,7 +70,7 @@ func hold(how, path string) int {
 	return 0
 }
 
-func startHolder(t *testing.T, how string, d volume.Device, path string) (int, func()) {
+func startHolder(t *testing.T, how string, _ volume.Device, path string) (int, func()) {
 	t.Helper()
 	if how == contract.HoldLoop {
 		loop := strings.TrimSpace(sh(t, "losetup", "-f", "--show", path))

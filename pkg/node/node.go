@@ -101,7 +101,7 @@ func (s *Server) any(id string) (lifecycle.Volume, error) {
 	parsed, err := volume.ParseID(id)
 	switch {
 	case err != nil:
-		return lifecycle.Volume{ID: id, Kind: volume.Inline, Ref: volume.Ref{LV: volume.LVName(volume.Inline, id)}}, nil
+		return lifecycle.Volume{ID: id, Kind: volume.Inline, Ref: volume.Ref{LV: volume.LVName(volume.Inline, id)}}, nil //nolint:nilerr // not one of our persistent ids
 	case parsed.Node != s.ShortNode: // a logical volume of that name on this node is another one
 		return lifecycle.Volume{ID: id, Kind: volume.Persistent}, nil
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -15,7 +16,7 @@ func (s *Server) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeS
 	if err != nil {
 		return nil, err
 	}
-	if err := volume.CheckPath("volume_path", req.GetVolumePath()); err != nil {
+	if err := checkVolumePath(v.ID, req.GetVolumePath()); err != nil {
 		return nil, err
 	}
 	m, err := s.facts.Visible(ctx, v, req.GetVolumePath())
@@ -27,6 +28,16 @@ func (s *Server) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeS
 		return nil, err
 	}
 	return &csi.NodeGetVolumeStatsResponse{Usage: usage(u, m.Block)}, nil
+}
+
+// checkVolumePath checks a path about which is asked only. At one where no volume can be, such as a relative one, this
+// volume is not: that is the spec's NOT_FOUND.
+func checkVolumePath(id, path string) error {
+	err := volume.CheckPath("volume_path", path)
+	if err == nil || path == "" {
+		return err
+	}
+	return fmt.Errorf("%w: volume %s cannot be there: %v", volume.ErrNotFound, id, err) //nolint:errorlint // its class is not the answer
 }
 
 func usage(u volume.Usage, block bool) []*csi.VolumeUsage {

@@ -51,7 +51,8 @@ func parseMkfsOptions(field, v string) ([]string, error) {
 func checkMkfsOptions(fs FS, words []string) error {
 	text := strings.Join(words, " ")
 	for i := 0; i < len(words); i++ {
-		option, value := words[i], ""
+		option := words[i]
+		var value string
 		takesValue, known := mkfsOptions[fs][option]
 		switch {
 		case known && takesValue && i+1 < len(words):

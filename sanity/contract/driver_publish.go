@@ -29,6 +29,7 @@ var publishTests = []driverTest{
 	{"MountGroup", mountGroup},
 	{"Stats", stats},
 	{"InlineFailsAndLeavesNothing", inlineFails},
+	{"PanicLeavesNothing", panicLeavesNothing},
 	{"InlineTargetInTheWay", inlineTargetInTheWay},
 	{"InlineSurvivesRestarts", inlineSurvives},
 	{"ManyFilesystems", manyFilesystems},
@@ -409,8 +410,8 @@ func stats(t *testing.T, h Harness) {
 func inlineFails(t *testing.T, h Harness) {
 	c, world := started(t, h)
 	e := c.inline("final")
-	for _, kind := range []FaultKind{FailBefore, FailAfter} {
-		for n := 1; ; n++ {
+	for i, kind := range []FaultKind{FailBefore, FailAfter} {
+		for n := firstEffect(i); ; n += SweepStride {
 			h.Arm(t, Fault{N: n, Do: kind})
 			err := e.publish()
 			seen := h.Effects(t)
@@ -435,6 +436,27 @@ func inlineFails(t *testing.T, h Harness) {
 		}
 	}
 	wantWorld(t, c, world, "after failed publishes")
+}
+
+// A fault of the driver's own is answered Internal, which is final: nothing is left, and the volume is not locked.
+// case B14, case B21
+func panicLeavesNothing(t *testing.T, h Harness) {
+	c, world := started(t, h)
+	e := c.inline("panic")
+	for n := 1; ; n += SweepStride {
+		h.Arm(t, Fault{N: n, Do: PanicAt})
+		err := e.publish()
+		seen := h.Effects(t)
+		h.Arm(t, Fault{})
+		if len(seen) < n {
+			c.ok(err)
+			break
+		}
+		c.code(err, codes.Internal)
+		wantWorld(t, c, world, fmt.Sprintf("after a panic at %v", seen[n-1]))
+	}
+	c.ok(c.repeat(e.unpublish))
+	wantWorld(t, c, world, "after the panics")
 }
 
 // case B13

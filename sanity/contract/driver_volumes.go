@@ -195,8 +195,8 @@ func slowCreate(t *testing.T, h Harness) {
 func createFails(t *testing.T, h Harness) {
 	c, world := started(t, h)
 	req := c.createRequest("fails", 64<<20, mountCapability(""), nil)
-	for _, kind := range []FaultKind{FailBefore, FailAfter, KillBefore, KillAfter} {
-		for n := 1; ; n++ {
+	for i, kind := range []FaultKind{FailBefore, FailAfter, KillBefore, KillAfter} {
+		for n := firstEffect(i); ; n += SweepStride {
 			h.Arm(t, Fault{N: n, Do: kind})
 			_, err := h.Controller().CreateVolume(t.Context(), req)
 			seen := h.Effects(t)

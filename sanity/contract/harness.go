@@ -61,6 +61,7 @@ type FaultKind string
 const (
 	KillBefore FaultKind = "kill before" // the effect does not happen
 	KillAfter  FaultKind = "kill after"  // it has happened, and the driver does not learn it
+	PanicAt    FaultKind = "panic at"    // it does not happen, and the driver's code panics
 	FailBefore FaultKind = "fail before" // it does not happen, and the driver gets an I/O error
 	// FailAfter: it happens, and the driver gets an I/O error. Only programs and fsync(2) can do that; other system calls are
 	// done or not, and meet nothing.
