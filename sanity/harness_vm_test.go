@@ -363,7 +363,11 @@ func (h *realHarness) World(t *testing.T) string {
 		}
 	}
 	add("lv", lvm(t, "lvs", "-a", "--noheadings", "-o", "lv_full_name,lv_size,segtype,lv_tags,lv_active", realVG))
-	add("device", sh(t, "dmsetup", "info", "-c", "--noheadings", "--separator", " ", "--sort", "name", "-o", "name,open,suspended"))
+	for line := range strings.Lines(sh(t, "dmsetup", "info", "-c", "--noheadings", "--separator", " ", "--sort", "name", "-o", "name,open,suspended")) {
+		if !strings.Contains(line, "-tpool ") { // LVM leaves it when the last thin volume has gone
+			add("device", line)
+		}
+	}
 	add("loop", sh(t, "losetup", "-n", "-O", "BACK-FILE"))
 	all, err := h.host().List(t.Context())
 	must(t, err)
@@ -414,6 +418,8 @@ func (h *realHarness) Reboot(t *testing.T, active bool) {
 	lvm(t, "vgchange", "-an", realVG)
 	if active {
 		lvm(t, "vgchange", "-ay", realVG)
+	} else {
+		lvm(t, "lvchange", "-ay", realVG+"/"+realPool) // the pool is the administrator's, and as he made it
 	}
 }
 
@@ -540,21 +546,11 @@ func (h *realHarness) mapFile(t *testing.T, path string) (pid int, release func(
 
 func (h *realHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
 	t.Helper()
-	dev := "/dev/mapper/" + volume.DMName(r)
-	switch signature {
-	case "ext4":
-		sh(t, "mkfs.ext4", "-q", "-F", dev)
-	case "xfs", "btrfs":
-		sh(t, "mkfs."+signature, "-q", "-f", dev)
-	case "swap":
-		sh(t, "mkswap", dev)
-	case "LVM2_member":
-		sh(t, "lvm", "pvcreate", "--config", "devices{scan_lvs=1} activation{udev_sync=0 udev_rules=0}", "-y", "-ff", dev)
-	case "garbage":
-		must(t, os.WriteFile(dev, []byte(strings.Repeat("garbage", 100)), 0o600))
-	default:
-		t.Fatalf("no way is known to write a signature of %s", signature)
-	}
+	path := "/dev/mapper/" + volume.DMName(r)
+	var bytes int64
+	_, err := fmt.Sscan(sh(t, "blockdev", "--getsize64", path), &bytes)
+	must(t, err)
+	contract.PutSignature(t, volume.Device{Path: path, SizeBytes: bytes}, signature)
 }
 
 // BreakVG makes the part of each physical volume that holds the metadata unreadable; the logical volumes go on.

@@ -24,6 +24,7 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/mount"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
 )
 
 var filesystems = []volume.FS{volume.Ext4, volume.XFS, volume.Btrfs}
@@ -33,7 +34,7 @@ const mib = int64(1) << 20
 // case B52: a feature that the kernel does not know is named, not only "wrong fs type"
 func TestUnknownFeature(t *testing.T) {
 	d, target := newDisks().device(t, 512*mib), tempDir(t)
-	put(t, d, "xfs")
+	contract.PutSignature(t, d, "xfs")
 	f, err := os.OpenFile(d.Path, os.O_RDWR|unix.O_SYNC, 0)
 	check(t, err)
 	super := make([]byte, 512)

@@ -5,10 +5,8 @@ package mount_test
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"os"
 	"os/exec"
@@ -181,79 +179,6 @@ func (k *disks) enlarge(t *testing.T, d volume.Device, bytes int64) volume.Devic
 	return k.describe(t, name)
 }
 
-func put(t *testing.T, d volume.Device, signature string) {
-	t.Helper()
-	at := func(offset int64, b ...byte) {
-		f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
-		check(t, err)
-		_, err = f.WriteAt(b, offset)
-		check(t, errors.Join(err, f.Sync(), f.Close()))
-	}
-	switch signature {
-	case "ext4":
-		sh(t, "mkfs.ext4", "-q", "-F", d.Path)
-	case "xfs":
-		sh(t, "mkfs.xfs", "-q", d.Path)
-	case "xfs-unfinished":
-		sh(t, "mkfs.xfs", "-q", d.Path)
-		at(126, 1)
-	case "btrfs":
-		sh(t, "mkfs.btrfs", "-q", d.Path)
-	case "LVM2_member":
-		sh(t, "pvcreate", "-q", "--config", `devices{filter=["a|.*|"] scan=["/dev"]}`, d.Path)
-	case "crypto_LUKS":
-		cmd := exec.Command("cryptsetup", "luksFormat", "-q", "--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", d.Path)
-		cmd.Stdin = strings.NewReader("secret")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("luksFormat: %v: %s", err, out)
-		}
-	case "swap":
-		sh(t, "mkswap", d.Path)
-	case "dos":
-		at(446, partitionEntry(0x83, 2048, uint32(d.SizeBytes/512)-2048)...)
-		at(510, 0x55, 0xaa)
-	case "gpt":
-		at(446, partitionEntry(0xee, 1, uint32(d.SizeBytes/512)-1)...)
-		at(510, 0x55, 0xaa)
-		at(512, gptHeader(d.SizeBytes/512)...)
-	case "garbage":
-		at(100, []byte("old data of somebody")...)
-	case "last-byte":
-		at(4095, 1)
-	case "after-4k":
-		at(4096, []byte("old data of somebody")...)
-	default:
-		t.Fatalf("no such signature %q", signature)
-	}
-}
-
-func partitionEntry(kind byte, start, sectors uint32) []byte {
-	b := make([]byte, 16)
-	b[4] = kind
-	binary.LittleEndian.PutUint32(b[8:], start)
-	binary.LittleEndian.PutUint32(b[12:], sectors)
-	return b
-}
-
-// gptHeader is that of an empty table (UEFI specification, 5.3.2).
-func gptHeader(sectors int64) []byte {
-	b := make([]byte, 92)
-	copy(b, "EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00")
-	le := binary.LittleEndian
-	le.PutUint64(b[24:], 1)
-	le.PutUint64(b[32:], uint64(sectors-1))
-	le.PutUint64(b[40:], 34)
-	le.PutUint64(b[48:], uint64(sectors-34))
-	copy(b[56:], "a guid of a disk")
-	le.PutUint64(b[72:], 2)
-	le.PutUint32(b[80:], 128)
-	le.PutUint32(b[84:], 128)
-	le.PutUint32(b[88:], crc32.ChecksumIEEE(make([]byte, 128*128)))
-	le.PutUint32(b[16:], crc32.ChecksumIEEE(b))
-	return b
-}
-
 func newHost() *mount.Host { return mount.New(&run.Local{}, nil) }
 
 func TestContract(t *testing.T) {
@@ -261,7 +186,7 @@ func TestContract(t *testing.T) {
 	contract.Mount(t, func(t *testing.T) contract.MountBench {
 		b := plainBench(newHost(), tempDir(t))
 		b.Device = func(t *testing.T, bytes int64) volume.Device { return k.device(t, bytes) }
-		b.Enlarge, b.Put, b.Hold = k.enlarge, put, startHolder
+		b.Enlarge, b.Put, b.Hold = k.enlarge, contract.PutSignature, startHolder
 		return b
 	})
 }
