@@ -36,7 +36,7 @@ setup: ## install what the tests need (Debian, as root)
 build: ## build the static binary bin/csi-local-lvm
 	@$(step) build env $(static) -ldflags "-s -w -X main.version=$(VERSION)" -o bin/ ./cmd/csi-local-lvm
 
-demo: build ## show the driver at work in a throwaway machine (DEMO=here: on this one)
+demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: on this one)
 	@$(step) "build the demo" env $(static) -o bin/ ./hack/demo
 	@hack/demo.sh
 
