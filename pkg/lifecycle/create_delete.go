@@ -32,7 +32,7 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 				volume.ErrPending, s.Ref, err) //nolint:errorlint // its class is not the answer
 		}
 	}
-	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: s.LV}) // 2, in every VG: the name alone decides
+	lv, err := l.find(ctx, s.Ref) // 2
 	switch {
 	case err == nil:
 		return lv, l.sameVolume(s, lv)
@@ -54,6 +54,16 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 		return volume.LV{}, fmt.Errorf("%w: logical volume %s is made, but that cannot be recorded: %v", volume.ErrPending, lv.Ref, err) //nolint:errorlint // its class is not the answer
 	}
 	return lv, nil
+}
+
+// find looks for a logical volume of the name, in every volume group that is there: the name alone decides. That another
+// group is lost must not stop this one.
+func (l *Lifecycle) find(ctx context.Context, r volume.Ref) (volume.LV, error) {
+	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
+	if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrPrecondition) {
+		return lv, err
+	}
+	return l.LVM.Lookup(ctx, r)
 }
 
 func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {

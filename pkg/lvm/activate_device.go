@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/klog/v2"
+
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -62,7 +64,8 @@ func (l *LVM) Device(ctx context.Context, r volume.Ref) (volume.Device, error) {
 	return d, nil
 }
 
-// checkUUID compares with what was known last; where that differs it may be out of date, and is renewed.
+// checkUUID compares with what was known last; where that differs it may be out of date, and is renewed. Where the
+// group cannot be asked, its disks being lost, the name must do: what is mounted of them must be unmounted all the same.
 func (l *LVM) checkUUID(ctx context.Context, r volume.Ref, uuid string) error {
 	if !strings.HasPrefix(uuid, dmPrefix) {
 		return fmt.Errorf("the device of its name is none of LVM's (uuid %q)", uuid)
@@ -71,8 +74,9 @@ func (l *LVM) checkUUID(ctx context.Context, r volume.Ref, uuid string) error {
 		return nil
 	}
 	s, err := l.inventory.current(ctx, r.VG)
-	if err != nil {
-		return fmt.Errorf("which logical volume it is of could not be found out: %w", err)
+	if err != nil || s.groups[r.VG] == nil {
+		klog.FromContext(ctx).Info("the volume group cannot be asked about a device; its name is taken for good", "lv", r.String(), "err", err)
+		return nil
 	}
 	if !s.knows(r, uuid) {
 		return fmt.Errorf("the device of its name is of another logical volume (uuid %q); see dmsetup(8) info", uuid)

@@ -57,11 +57,15 @@ func (l *LVM) wholeFor(s *state, vg string) error {
 	return g.whole()
 }
 
-// List gives all logical volumes with our owner tag in our groups, by group and name. Groups that are missing are not
-// an error here; those of a partial group are listed, marked where they are partial.
+// List gives all logical volumes with our owner tag in our groups, by group and name. A group that the flag names and
+// that is not there is an error, since a list without its volumes would say that they are gone; those of a partial group are
+// listed, marked where they are partial.
 func (l *LVM) List(ctx context.Context) ([]volume.LV, error) {
 	s, err := l.inventory.current(ctx, "")
 	if err != nil {
+		return nil, fmt.Errorf("listing logical volumes: %w", err)
+	}
+	if err := s.named(l.cfg); err != nil {
 		return nil, fmt.Errorf("listing logical volumes: %w", err)
 	}
 	var out []volume.LV
