@@ -374,6 +374,24 @@ func (p *Paths) Remove(ctx context.Context, path string) error {
 	})
 }
 
+// Lacks implements lifecycle.Paths.
+func (p *Paths) Lacks(path, name string) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	place, _, err := p.walk(path, false)
+	switch {
+	case err != nil:
+		return false, err
+	case name == "" || name == "." || name == ".." || strings.Contains(name, "/"):
+		return false, volume.Invalid("name in "+path, name, "not a name of a file")
+	case place.inode.kind != folder:
+		return false, fmt.Errorf("%s: %w", path, syscall.ENOTDIR)
+	case len(place.inode.children) == 0:
+		return false, fmt.Errorf("%s is empty", path)
+	}
+	return place.inode.children[name] == nil, nil
+}
+
 func isMissing(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)
 }

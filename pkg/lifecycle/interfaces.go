@@ -59,6 +59,10 @@ type Paths interface {
 	// with something in it, or a file with content, is ErrPrecondition. ErrBusy: EBUSY. It never removes more than the
 	// one name.
 	Remove(ctx context.Context, path string) error
+	// Lacks reports whether the folder has surely nothing of that name in it: the folder was read well and holds
+	// something else. That it is missing, is no folder, cannot be read or is empty, as a disk's mount point is when the
+	// disk is not mounted, is an error.
+	Lacks(folder, name string) (bool, error)
 }
 
 // Filesystems is what the lifecycle asks of what is on a device.

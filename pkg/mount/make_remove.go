@@ -79,11 +79,19 @@ func fit(path string, block bool) error {
 }
 
 func isEmpty(folder string) (bool, error) {
-	f, err := os.OpenFile(folder, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	f, err := openFolder(folder)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close() //nolint:errcheck // opened for reading
+	return holdsNothing(f)
+}
+
+func openFolder(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+func holdsNothing(f *os.File) (bool, error) {
 	names, err := f.Readdirnames(1)
 	if len(names) == 0 && errors.Is(err, io.EOF) {
 		return true, nil
@@ -119,6 +127,35 @@ func (h *Host) remove(ctx context.Context, path string) error {
 		return h.effects.Do(ctx, "remove", path, func() error { return retry(func() error { return unix.Unlink(path) }) })
 	}
 	return fmt.Errorf("%w: it is %s, and neither an empty folder nor an empty file; look what it is, and take it away", volume.ErrPrecondition, describe(info))
+}
+
+// Lacks reports whether the folder has surely nothing of that name in it: it was read well, and holds something else. All
+// is asked of the one folder that was opened, so that nothing can be mounted or unmounted in between. An empty folder
+// is an error: it is what an unmounted disk leaves.
+func (h *Host) Lacks(folder, name string) (bool, error) {
+	if name == "" || name == "." || name == ".." || filepath.Base(name) != name {
+		return false, volume.Invalid("name in "+folder, name, "not a name of a file")
+	}
+	f, err := openFolder(folder)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	switch empty, err := holdsNothing(f); {
+	case err != nil:
+		return false, err
+	case empty:
+		return false, fmt.Errorf("%s is empty; is what belongs there mounted?", folder)
+	}
+	var st unix.Stat_t
+	err = retry(func() error { return unix.Fstatat(int(f.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if errors.Is(err, unix.ENOENT) {
+		return true, nil
+	}
+	if err != nil {
+		return false, &os.PathError{Op: "lstat", Path: filepath.Join(folder, name), Err: err}
+	}
+	return false, nil
 }
 
 func describe(info os.FileInfo) string {

@@ -110,10 +110,44 @@ func Mount(t *testing.T, bench func(t *testing.T) MountBench) {
 	}
 }
 
-// MountPaths is the part of the suite that needs no privilege: Resolve, Make and Remove.
+// MountPaths is the part of the suite that needs no privilege: Resolve, Make, Remove and Lacks.
 func MountPaths(t *testing.T, b MountBench) {
 	t.Run("Resolve", func(t *testing.T) { mountResolve(t, b) })
 	t.Run("MakeRemove", func(t *testing.T) { mountMakeRemove(t, b) })
+	t.Run("Lacks", func(t *testing.T) { mountLacks(t, b) })
+}
+
+// Only a folder that was read, and holds something, can be said to lack anything.
+func mountLacks(t *testing.T, b MountBench) {
+	dir := path.Join(b.Dir, "lacks")
+	for _, err := range []error{
+		b.Mkdir(dir), b.Mkdir(dir + "/full"), b.Mkdir(dir + "/full/folder"), b.WriteFile(dir+"/full/file", "x"),
+		b.Symlink("nowhere", dir+"/full/link"), b.Mkdir(dir + "/empty"), b.Symlink("full", dir+"/to-full"),
+	} {
+		mountMust(t, err)
+	}
+	for _, c := range []struct {
+		folder, name string
+		want, wrong  bool
+	}{
+		{"full", "other", true, false},
+		{"full", "folder", false, false},
+		{"full", "file", false, false},
+		{"full", "link", false, false}, // that it leads nowhere does not matter
+		{"empty", "other", false, true},
+		{"missing", "other", false, true},
+		{"full/file", "other", false, true},
+		{"to-full", "other", false, true}, // who made the link could make another
+		{"full", "", false, true},
+		{"full", ".", false, true},
+		{"full", "..", false, true},
+		{"full", "folder/other", false, true},
+	} {
+		got, err := b.Lacks(path.Join(dir, c.folder), c.name)
+		if got != c.want || (err != nil) != c.wrong {
+			t.Errorf("%s lacks %q: %t, %v", c.folder, c.name, got, err)
+		}
+	}
 }
 
 var mountFileSystems = []volume.FS{volume.Ext4, volume.XFS, volume.Btrfs}
