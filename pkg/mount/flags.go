@@ -66,7 +66,7 @@ func splitOptions(o volume.MountOptions) (attributes, []parameter) {
 	if o.ReadOnly {
 		a.set |= ro
 	}
-	for _, f := range splitFlags(strings.Join(o.Flags, ",")) {
+	for _, f := range volume.SplitFlags(o.Flags) {
 		key, value, hasValue := strings.Cut(f, "=")
 		if slices.Contains(comments, key) || strings.HasPrefix(strings.ToLower(key), "x-") {
 			continue
@@ -87,17 +87,4 @@ func (a attributes) with(b attributes) attributes {
 	a.set = a.set&^b.clear | b.set
 	a.clear = a.clear&^b.set | b.clear
 	return a
-}
-
-// splitFlags splits at the commas that do not stand in double quotes: kubelet writes
-// context="system_u:object_r:container_file_t:s0:c1,c2". Flags that somebody split at such a comma before are whole again
-// after having been joined with one.
-func splitFlags(s string) []string {
-	inQuotes := false
-	return slices.DeleteFunc(strings.FieldsFunc(s, func(r rune) bool {
-		if r == '"' {
-			inQuotes = !inQuotes
-		}
-		return r == ',' && !inQuotes
-	}), func(f string) bool { return f == "" })
 }

@@ -34,7 +34,7 @@ func TestSplitOptions(t *testing.T) {
 		{flags: "noatime strictatime", set: unix.MOUNT_ATTR_STRICTATIME, clear: atimes},
 		{flags: "strictatime relatime", clear: atimes},
 		{flags: "_netdev nofail auto noauto x-systemd.automount X-mount.mkdir=0700 comment=x silent"},
-		{flags: "discard data=ordered discard", params: "discard data=ordered"},
+		{flags: "discard data=ordered discard", params: "data=ordered discard"},
 		{flags: "bogus", params: "bogus"},
 		{flags: "sync lazytime", params: "sync lazytime"},
 		{flags: `context="system_u:object_r:container_file_t:s0:c1,c2" noexec`, set: noexec, params: "context=system_u:object_r:container_file_t:s0:c1,c2"},

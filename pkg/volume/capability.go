@@ -33,7 +33,7 @@ var AccessModes = []AccessMode{SingleNodeWriter, SingleNodeReaderOnly, SingleNod
 
 // ReadOnly reports whether whatever is published with the capability must be read-only.
 func (c Capability) ReadOnly() bool {
-	return c.Mode == SingleNodeReaderOnly || slices.Contains(splitFlags(c.MountFlags), "ro")
+	return c.Mode == SingleNodeReaderOnly || slices.Contains(SplitFlags(c.MountFlags), "ro")
 }
 
 // Format gives the file system a volume of this capability carries.
@@ -75,14 +75,20 @@ func ParseGroup(v string) (*int, error) {
 // error shows only the part before "=".
 func CheckMountFlags(flags []string) error {
 	const field = "volume_capability.mount.mount_flags"
-	if total := len(strings.Join(flags, ",")); total > 4096 {
-		return Invalid(field, "", fmt.Sprintf("%d bytes; at most 4096 in all", total))
+	joined := strings.Join(flags, ",")
+	if len(joined) > 4096 {
+		return Invalid(field, "", fmt.Sprintf("%d bytes; at most 4096 in all", len(joined)))
+	}
+	if strings.Count(joined, `"`)%2 != 0 {
+		return Invalid(field, "", `a double quote (") without its second; a value with commas stands between two`)
 	}
 	for _, f := range splitFlags(flags) {
 		key, _, _ := strings.Cut(f, "=")
 		switch key {
 		case "bind", "rbind", "move", "remount", "shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable":
 			return Invalid(field, key, "changes how the volume is mounted, which is for the driver to do; leave it out")
+		case "source", "device", "logdev", "rtdev", "journal_dev", "journal_path", "loop", "offset", "sizelimit":
+			return Invalid(field, key, "names another device or file than the volume; leave it out")
 		case "":
 			return Invalid(field, key, "empty flag; leave it out")
 		}
@@ -93,20 +99,34 @@ func CheckMountFlags(flags []string) error {
 	return nil
 }
 
-// splitFlags takes "a,b" as two flags: authors of StorageClasses write both forms.
+// splitFlags takes "a,b" as two flags: authors of StorageClasses write both forms. A comma between double quotes is part
+// of a value, as for mount(8): context="system_u:object_r:container_file_t:s0:c1,c2". A flag that somebody split at such
+// a comma is whole again.
 func splitFlags(flags []string) []string {
-	var out []string
-	for _, f := range flags {
-		out = append(out, strings.Split(f, ",")...)
+	if len(flags) == 0 {
+		return nil
 	}
-	return out
+	var out []string
+	joined, start, quoted := strings.Join(flags, ","), 0, false
+	for i, r := range joined {
+		switch {
+		case r == '"':
+			quoted = !quoted
+		case r == ',' && !quoted:
+			out = append(out, joined[start:i])
+			start = i + 1
+		}
+	}
+	return append(out, joined[start:])
 }
 
-// SplitFlags gives the flags one by one, each once, in their order.
+// SplitFlags gives the flags one by one, each once: where it stands last, since of two that contradict each other the
+// later counts.
 func SplitFlags(flags []string) []string {
+	all := splitFlags(flags)
 	var out []string
-	for _, f := range splitFlags(flags) {
-		if !slices.Contains(out, f) {
+	for i, f := range all {
+		if f != "" && !slices.Contains(all[i+1:], f) {
 			out = append(out, f)
 		}
 	}

@@ -89,13 +89,13 @@ func TestMkfsOptions(t *testing.T) {
 
 // case B56
 func TestMountFlags(t *testing.T) {
-	for _, flags := range [][]string{nil, {"noatime", "nodev"}, {"noatime,nodev"}, {"ro"}, {`context="system_u:object_r:x:s0"`}, {strings.Repeat("x", 4096)}} {
+	for _, flags := range [][]string{nil, {"noatime", "nodev"}, {"noatime,nodev"}, {"ro"}, {`context="system_u:object_r:x:s0:c1,c2"`}, {`context="x:c1`, `c2"`}, {strings.Repeat("x", 4096)}} {
 		if err := CheckMountFlags(flags); err != nil {
 			t.Errorf("%q: %v", flags, err)
 		}
 	}
 	for _, flags := range [][]string{
-		{"bind"}, {"noatime,rbind"}, {"remount"}, {"move"}, {"rshared"}, {"private=1"}, {""}, {"a,,b"}, {"a,"}, {"a b"}, {"a\n"}, {"ä"}, {"=x"},
+		{"bind"}, {"noatime,rbind"}, {"remount"}, {"move"}, {"rshared"}, {"private=1"}, {"device=/dev/sda"}, {"noatime,logdev=/dev/sda"}, {`context="a`}, {`noatime"`}, {""}, {"a,,b"}, {"a,"}, {"a b"}, {"a\n"}, {"ä"}, {"=x"},
 		{strings.Repeat("x", 4097)}, slices.Repeat([]string{"x"}, 3000),
 	} {
 		wantField(t, CheckMountFlags(flags), "volume_capability.mount.mount_flags")
@@ -104,16 +104,27 @@ func TestMountFlags(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a secret is shown: %v", err)
 	}
-	if got := SplitFlags([]string{"ro,noatime", "ro", "x=1"}); !slices.Equal(got, []string{"ro", "noatime", "x=1"}) {
-		t.Errorf("split: %q", got)
+	for _, tt := range []struct{ flags, want []string }{
+		{nil, nil},
+		{[]string{"ro,noatime", "ro", "x=1"}, []string{"noatime", "ro", "x=1"}},
+		{[]string{"noatime", "strictatime", "noatime"}, []string{"strictatime", "noatime"}}, // the later counts
+		{[]string{`context="x:c1,c2"`, "ro"}, []string{`context="x:c1,c2"`, "ro"}},
+		{[]string{`context="x:c1`, `c2"`, "ro"}, []string{`context="x:c1,c2"`, "ro"}},
+		{[]string{"", "a,,b"}, []string{"a", "b"}},
+	} {
+		if got := SplitFlags(tt.flags); !slices.Equal(got, tt.want) {
+			t.Errorf("%q split: %q, want %q", tt.flags, got, tt.want)
+		}
 	}
 	for _, c := range []Capability{{Mode: SingleNodeReaderOnly}, {MountFlags: []string{"noatime,ro"}}} {
 		if !c.ReadOnly() {
 			t.Errorf("%+v is not read-only", c)
 		}
 	}
-	if (Capability{Mode: SingleNodeWriter, MountFlags: []string{"errors=remount-ro"}}).ReadOnly() {
-		t.Error("a writer is read-only")
+	for _, flag := range []string{"errors=remount-ro", `context="x,ro"`, `context="x,ro,y"`} {
+		if (Capability{Mode: SingleNodeWriter, MountFlags: []string{flag}}).ReadOnly() {
+			t.Errorf("a writer with %s is read-only", flag)
+		}
 	}
 }
 
