@@ -24,7 +24,7 @@ func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	if !ok { // not this node, perhaps another: external-provisioner asks elsewhere
 		return nil, fmt.Errorf("%w: volume group %q is not on node %s; create it, or let the volume be made on a node that has it", volume.ErrNoSpace, g.Name, c.cfg.Node)
 	}
-	spec.VG = g.Name
+	spec.AnyVG, spec.VG = spec.VG == "", g.Name
 	lv, err := c.volumes.Create(ctx, spec)
 	if err != nil {
 		return nil, err

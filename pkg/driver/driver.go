@@ -98,7 +98,8 @@ func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, loc
 	}
 	if d.cfg.serves(ServiceNode) {
 		s.Node = node.New(node.Config{
-			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), MaxVolumes: d.cfg.MaxVolumes,
+			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName),
+			VolumeGroups: d.cfg.VolumeGroups, MaxVolumes: d.cfg.MaxVolumes,
 		}, life, facts{life, d.backend.LVM, d.backend.Filesystems})
 	}
 	return s

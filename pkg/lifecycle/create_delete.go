@@ -67,7 +67,7 @@ func (l *Lifecycle) find(ctx context.Context, r volume.Ref) (volume.LV, error) {
 }
 
 func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
-	if lv.VG != s.VG {
+	if lv.VG != s.VG && !s.AnyVG {
 		return fmt.Errorf("%w: a volume of this name is in volume group %s, asked for is %s; use another name", volume.ErrExists, lv.VG, s.VG)
 	}
 	if lv.Tags.State != "" {
@@ -90,7 +90,7 @@ func (l *Lifecycle) afterFailedCreate(ctx context.Context, rec journal.Record, c
 // record. A logical volume of that name that is not ours was there before, and stays.
 func (l *Lifecycle) undoCreate(ctx context.Context, rec journal.Record) error {
 	err := l.LVM.Remove(ctx, rec.Ref(), rec.Kind)
-	if err != nil && !errors.Is(err, volume.ErrPrecondition) && !errors.Is(err, volume.ErrInvalid) {
+	if err != nil && !errors.Is(err, volume.ErrPrecondition) {
 		return fmt.Errorf("remove logical volume %s: %w", rec.Ref(), err)
 	}
 	if err := l.Journal.Forget(ctx, rec.VolumeID); err != nil {

@@ -173,7 +173,7 @@ func (l *Lifecycle) clearOnce(ctx context.Context, rec journal.Record, p journal
 				top.FS, top.Major, top.Minor, rec.Ref())
 		}
 		if p.Role != journal.Target {
-			if others := elsewhere(table, d, p.Path); len(others) != 0 {
+			if others := elsewhere(table, d, stagings(rec)...); len(others) != 0 {
 				return step, fmt.Errorf("%w: logical volume %s is also mounted at %s", errElsewhere, rec.Ref(), strings.Join(others, ", "))
 			}
 		}
@@ -187,6 +187,17 @@ func (l *Lifecycle) clearOnce(ctx context.Context, rec journal.Record, p journal
 	}
 	step = "remove " + p.Path
 	return step, l.Paths.Remove(ctx, p.Path)
+}
+
+// stagings gives the paths of the record at which the volume was staged. Two of them must not wait for each other.
+func stagings(rec journal.Record) []string {
+	var out []string
+	for _, p := range rec.Paths {
+		if p.Role != journal.Target {
+			out = append(out, p.Path)
+		}
+	}
+	return out
 }
 
 // removeInline removes the logical volume of an inline volume: only when it is open nowhere, since a mount may live
@@ -227,12 +238,13 @@ func (l *Lifecycle) carryOn(rec journal.Record, err error) error {
 	return &teardownError{busy: busy, text: fmt.Sprintf("%v; left to do: %s; the driver tries again by itself in %s", err, l.left(rec.VolumeID), wait)}
 }
 
-// onlyBusy reports whether waiting alone will end the error: each of the joined errors is busy.
+// onlyBusy reports whether waiting alone will end the error: each of the joined errors is busy, or a device that is
+// about to be resumed.
 func onlyBusy(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyBusy(e) })
 	}
-	return errors.Is(err, volume.ErrBusy)
+	return errors.Is(err, volume.ErrBusy) || errors.Is(err, errSuspended)
 }
 
 // left says in words what the record of a volume still wants done.

@@ -33,6 +33,9 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 	if err != nil {
 		return err
 	}
+	if target == staging || strings.HasPrefix(target, staging+"/") {
+		return volume.Invalid("target_path", q.Target, "lies in the staging path, that is within the volume itself; name another")
+	}
 	d, active, err := l.device(ctx, q.Volume.Ref)
 	if err != nil {
 		return err
@@ -176,14 +179,16 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 	case recorded && !rec.Has(target):
 		return fmt.Errorf("%w: an inline volume has one target path, and for this one another is recorded: %v", volume.ErrPrecondition, rec.Paths)
 	}
+	l.noOrphan(q.Volume.ID, "it is published")
 	lv, there, err := l.findInline(ctx, q.Spec)
 	if err != nil {
 		return err
 	}
 	if there {
-		if done, err := l.inlinePublished(ctx, q, target); done || err != nil {
-			return err
-		}
+		q.Spec.VG = lv.VG
+	}
+	if done, err := l.inlinePublished(ctx, q, target, recorded); done || err != nil {
+		return err
 	}
 	defer func() { // a panic is answered Internal, which is final: what was begun must not stay
 		if r := recover(); r != nil {
@@ -193,7 +198,7 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 			panic(r)
 		}
 	}()
-	if !recorded {
+	if !recorded || rec.VG != q.Spec.VG { // the default volume group can be another one by now
 		rec = journal.Record{VolumeID: q.Volume.ID, Kind: volume.Inline, VG: q.Spec.VG, LV: q.Spec.LV, Intent: journal.Publish,
 			Paths: []journal.Path{{Path: target, Role: journal.Target}}, Since: time.Now()}
 		if err := l.Journal.Put(ctx, rec); err != nil { // without it a kill would leave an LV that nobody comes back for
@@ -235,22 +240,26 @@ func (l *Lifecycle) findInline(ctx context.Context, s volume.Spec) (lv volume.LV
 	return lv, true, l.sameVolume(s, lv)
 }
 
-// inlinePublished reports whether the volume is mounted at the target as asked.
-func (l *Lifecycle) inlinePublished(ctx context.Context, q InlineRequest, target string) (bool, error) {
+// inlinePublished reports whether the volume is mounted at the target as asked. ErrPrecondition: something else is
+// mounted there; or no target is recorded, and the volume is mounted at another one.
+func (l *Lifecycle) inlinePublished(ctx context.Context, q InlineRequest, target string, recorded bool) (bool, error) {
 	table, err := l.Mounts.List(ctx)
 	if err != nil {
 		return false, fmt.Errorf("read the mount table: %w", err)
-	}
-	at := mountsAt(table, target)
-	if len(at) == 0 {
-		return false, nil
 	}
 	d, active, err := l.device(ctx, q.Spec.Ref)
 	if err != nil {
 		return false, err
 	}
-	if !active {
+	at := mountsAt(table, target)
+	switch others := elsewhere(table, d, target); {
+	case len(at) != 0 && !active:
 		d = volume.Device{} // what is mounted there is something else
+	case len(at) != 0:
+	case active && !recorded && len(others) != 0:
+		return false, fmt.Errorf("%w: an inline volume has one target path, and this one is mounted at %s", volume.ErrPrecondition, strings.Join(others, ", "))
+	default:
+		return false, nil
 	}
 	return true, publishedAlready(q.Spec.Ref, d, at[len(at)-1], q.Capability, q.ReadOnly || q.Capability.ReadOnly())
 }

@@ -12,8 +12,9 @@ import (
 )
 
 // stagedDevice is the file in the staging folder at which a staged block volume shows its device. It is what tells a
-// staged block volume from one that is not.
-const stagedDevice = "device"
+// staged block volume from one that is not. An unstage removes a file of this name if it is empty, so it is one that
+// nobody else gives to a file.
+const stagedDevice = "csi-local-lvm-device"
 
 // StageRequest is a NodeStageVolume.
 type StageRequest struct {
@@ -36,8 +37,8 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 	if err != nil {
 		return err
 	}
-	if lv.Tags.Kind != volume.Persistent || lv.Tags.State != "" {
-		return fmt.Errorf("%w: logical volume %s cannot be staged (kind %q, state %q)", volume.ErrPrecondition, lv.Ref, lv.Tags.Kind, lv.Tags.State)
+	if err := l.stageable(q, lv); err != nil {
+		return err
 	}
 	d, err := l.activeDevice(ctx, lv.Ref)
 	if err != nil {
@@ -60,6 +61,26 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 		return l.showDevice(ctx, d, path, volume.MountOptions{})
 	}
 	return l.mountStaged(ctx, q, lv, d, path)
+}
+
+// stageable checks that the logical volume is one that was handed out, for the access type that is asked for. One that
+// the driver did not make, but took over, does not tell its access type.
+func (l *Lifecycle) stageable(q StageRequest, lv volume.LV) error {
+	rec, recorded, err := l.Journal.Get(q.Volume.ID)
+	made, known := lv.Tags.Format()
+	switch {
+	case err != nil:
+		return err
+	case recorded && rec.Intent == journal.Create:
+		return fmt.Errorf("%w: logical volume %s is left by a CreateVolume that was cut off; repeat that one", volume.ErrPending, lv.Ref)
+	case lv.Tags.Kind != volume.Persistent || lv.Tags.State != "":
+		return fmt.Errorf("%w: logical volume %s cannot be staged (kind %q, state %q)", volume.ErrPrecondition, lv.Ref, lv.Tags.Kind, lv.Tags.State)
+	case known && made.FS == "" && !q.Capability.Block:
+		return fmt.Errorf("%w: logical volume %s was created as a block volume, and gets no file system; ask for block", volume.ErrPrecondition, lv.Ref)
+	case known && made.FS != "" && q.Capability.Block:
+		return fmt.Errorf("%w: logical volume %s was created for a file system, which use as a block volume destroys; ask for mount", volume.ErrPrecondition, lv.Ref)
+	}
+	return nil
 }
 
 func (l *Lifecycle) stagingPath(path string, block bool) (string, error) {

@@ -33,10 +33,11 @@ type Facts interface {
 
 // Config says who this node is.
 type Config struct {
-	NodeName    string // the Kubernetes node's name, the node_id
-	ShortNode   string // as it stands in volume ids, volume.ShortNode
-	TopologyKey string
-	MaxVolumes  int64 // how many volumes the CO may place here; 0: it decides
+	NodeName     string // the Kubernetes node's name, the node_id
+	ShortNode    string // as it stands in volume ids, volume.ShortNode
+	TopologyKey  string
+	VolumeGroups volume.Patterns // --volume-groups
+	MaxVolumes   int64           // how many volumes the CO may place here; 0: it decides
 }
 
 // Server is the CSI Node service.

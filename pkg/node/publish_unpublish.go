@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -60,20 +61,34 @@ func (s *Server) publishInline(ctx context.Context, req *csi.NodePublishVolumeRe
 	if err != nil {
 		return err
 	}
-	if spec.VG == "" {
-		groups, err := s.facts.Groups(ctx)
-		if err != nil {
-			return err
-		}
-		if len(groups) == 0 {
-			return fmt.Errorf("%w: no volume group of --volume-groups is on this node; make one, or name it", volume.ErrNoSpace)
-		}
-		spec.VG = groups[0].Name
+	if err := s.chooseGroup(ctx, &spec); err != nil {
+		return err
 	}
 	return s.lifecycle.PublishInline(ctx, lifecycle.InlineRequest{
 		Volume: lifecycle.Volume{ID: id, Kind: volume.Inline, Ref: spec.Ref},
 		Spec:   spec, Target: req.GetTargetPath(), Capability: c, ReadOnly: req.GetReadonly(),
 	})
+}
+
+// chooseGroup fills in the volume group where the pod names none. It refuses a group that is not there before anything
+// is begun: what was begun in it could not be found to be gone.
+func (s *Server) chooseGroup(ctx context.Context, spec *volume.Spec) error {
+	spec.AnyVG = spec.VG == ""
+	if !spec.AnyVG && !s.VolumeGroups.Match(spec.VG) {
+		return volume.Invalid("volume_context["+volume.KeyVolumeGroup+"]", spec.VG,
+			fmt.Sprintf("not one of the driver's volume groups; --volume-groups names %v", s.VolumeGroups))
+	}
+	groups, err := s.facts.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	if spec.AnyVG {
+		spec.VG = s.VolumeGroups.Default(groups)
+	}
+	if !slices.ContainsFunc(groups, func(g volume.Group) bool { return g.Name == spec.VG }) {
+		return fmt.Errorf("%w: volume group %q is not on this node; create it, or name another", volume.ErrNoSpace, spec.VG)
+	}
+	return nil
 }
 
 // inlineSpec reads the attributes of an inline volume.

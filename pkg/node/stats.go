@@ -27,6 +27,10 @@ func (s *Server) NodeGetVolumeStats(ctx context.Context, req *csi.NodeGetVolumeS
 	if err != nil {
 		return nil, err
 	}
+	// Usage looks at whatever lies at the path: had the volume been unmounted meanwhile, that would be the host's disk.
+	if _, err := s.facts.Visible(ctx, v, req.GetVolumePath()); err != nil {
+		return nil, err
+	}
 	return &csi.NodeGetVolumeStatsResponse{Usage: usage(u, m.Block)}, nil
 }
 

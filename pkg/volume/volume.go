@@ -71,6 +71,9 @@ const DefaultFS = Ext4
 // Spec is a logical volume to be made.
 type Spec struct {
 	Ref
+	// AnyVG: the request names no volume group. VG is then the default one, where a new logical volume is made; one that
+	// is there already may be in another, since the default changes with the driver's flags and with what is on the node.
+	AnyVG  bool
 	Kind   Kind
 	Name   string // the CO's name: CreateVolume's name, or the id of an inline volume
 	Layout Layout
@@ -134,7 +137,7 @@ type Device struct {
 	Path         string // a device node that exists, /dev/dm-N
 	SizeBytes    int64
 	Open         int // how often it is open; a mounted file system counts as one
-	Suspended    bool
+	Suspended    bool // it, or a device that it lies on: each access would hang
 	ReadOnly     bool
 }
 
