@@ -137,7 +137,7 @@ type Device struct {
 	Path         string // a device node that exists, /dev/dm-N
 	SizeBytes    int64
 	Open         int // how often it is open; a mounted file system counts as one
-	Suspended    bool // it, or a device that it lies on: each access would hang
+	Suspended    bool
 	ReadOnly     bool
 }
 
