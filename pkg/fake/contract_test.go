@@ -59,7 +59,7 @@ func (a *administrator) Deactivate(_ *testing.T, r volume.Ref) {
 func (a *administrator) Hold(_ *testing.T, r volume.Ref) (release func()) { return a.HoldDevice(r) }
 
 func (a *administrator) Mount(t *testing.T, r volume.Ref) (release func()) {
-	tools := a.Connect(fake.Config{})
+	tools := a.Connect(fake.Config{Groups: []string{"*"}})
 	d, err := tools.LVM.Device(t.Context(), r)
 	if err == nil {
 		err = tools.Filesystems.Format(t.Context(), d, volume.Format{FS: volume.Ext4})
@@ -89,7 +89,7 @@ func (a *administrator) Scribble(_ *testing.T, r volume.Ref, what string) {
 }
 
 func (a *administrator) Signature(t *testing.T, r volume.Ref) string {
-	tools := a.Connect(fake.Config{})
+	tools := a.Connect(fake.Config{Groups: []string{"*"}})
 	d, err := tools.LVM.Device(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)

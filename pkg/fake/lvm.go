@@ -247,7 +247,7 @@ func (c *LVM) Lookup(ctx context.Context, r volume.Ref) (none volume.LV, err err
 
 // Device implements lifecycle.LVM.
 func (c *LVM) Device(_ context.Context, r volume.Ref) (volume.Device, error) {
-	if err := volume.CheckLV("logical volume", r.LV); err != nil {
+	if err := c.check(r); err != nil {
 		return volume.Device{}, err
 	}
 	c.mu.Lock()

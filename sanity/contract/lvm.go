@@ -605,6 +605,8 @@ func lvmDevice(t *testing.T, m LVMMachine) {
 		}
 		_, err = f.Device(t.Context(), f.ref("none"))
 		f.fails("Device of none", err, volume.ErrNotFound)
+		_, err = f.Device(t.Context(), volume.Ref{VG: "not-ours", LV: "v"})
+		f.fails("Device in a group that is not ours", err, volume.ErrInvalid)
 	})
 }
 
