@@ -25,6 +25,7 @@ VM_RUN ?= .
 UNIT_TIMEOUT ?= 5m
 FUZZTIME ?= 30s
 BENCH ?= .
+BENCH_TIME ?= 20x
 BENCH_COUNT ?= 1
 
 help: ## list the targets
@@ -59,8 +60,8 @@ vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=Test
 sweep: ## put a fault at every effect of the driver, on real LVM (long; "make test" has a short form)
 	@$(step) sweep env TEST_SWEEP=full $(vm_test) -run 'TestDriverOverRealMachine/.*(Kill|Fail)' ./sanity
 
-bench: ## run the benchmarks in the machine (BENCH=regexp BENCH_COUNT=n)
-	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) ./sanity/...
+bench: build ## measure the driver against the bare tools in the machine (BENCH=regexp BENCH_TIME=20x BENCH_COUNT=n)
+	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -count $(BENCH_COUNT) ./sanity
 
 shell: ## a root shell in the machine (CMD='lvs' runs one command)
 	@hack/vm-exec $(vm_flags) $(if $(CMD),bash -c '$(CMD)',-i bash)

@@ -114,7 +114,7 @@ func (h *fakeHarness) Start(t *testing.T) {
 }
 
 // dial gives a connexion that is tried again at once while the driver is not there yet.
-func dial(t *testing.T, socket string) *grpc.ClientConn {
+func dial(t testing.TB, socket string) *grpc.ClientConn {
 	t.Helper()
 	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: bound}
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(often))
@@ -123,7 +123,7 @@ func dial(t *testing.T, socket string) *grpc.ClientConn {
 }
 
 // waitReady returns when the driver says that it is ready.
-func waitReady(t *testing.T, conn *grpc.ClientConn, ended <-chan struct{}) {
+func waitReady(t testing.TB, conn *grpc.ClientConn, ended <-chan struct{}) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -212,7 +212,7 @@ func (h *fakeHarness) Remove(t *testing.T, path string)         { must(t, h.m.Re
 func (h *fakeHarness) DestroyLV(_ *testing.T, r volume.Ref)     { h.m.DropLV(r) }
 func (h *fakeHarness) HoldLV(_ *testing.T, r volume.Ref) func() { return h.m.HoldDevice(r) }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -104,7 +104,7 @@ func (h *realHarness) writeShims(t *testing.T) {
 }
 
 // sh runs a program of the machine and gives what it printed.
-func sh(t *testing.T, argv ...string) string {
+func sh(t testing.TB, argv ...string) string {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "DM_DISABLE_UDEV=1", "LVM_SUPPRESS_FD_WARNINGS=1")
@@ -235,7 +235,7 @@ func (h *realHarness) Kill(t *testing.T) {
 	h.proc.wait(t)
 }
 
-func (p *process) wait(t *testing.T) {
+func (p *process) wait(t testing.TB) {
 	t.Helper()
 	select {
 	case <-p.ended:
