@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -125,20 +126,21 @@ func mountsAt(table []volume.Mount, path string) []volume.Mount {
 }
 
 // elsewhere gives where the whole of the device is mounted apart from the given paths. Mounts of a folder within it (a
-// container's subPath) do not count: they are parts of a publication, not one of their own.
+// container's subPath) do not count: they are parts of a publication, not one of their own. Nor do those that go together
+// with one at the given paths.
 func elsewhere(table []volume.Mount, d volume.Device, but ...string) []string {
-	var out []string
-next:
+	same := func(m volume.Mount) bool { return d.Same(m) && (m.Block || m.Root == "/") }
+	places := map[string]bool{}
 	for _, m := range table {
-		if !d.Same(m) || (!m.Block && m.Root != "/") {
-			continue
+		if same(m) && m.Place != "" && slices.Contains(but, m.Target) {
+			places[m.Place] = true
 		}
-		for _, p := range but {
-			if m.Target == p {
-				continue next
-			}
+	}
+	var out []string
+	for _, m := range table {
+		if same(m) && !places[m.Place] && !slices.Contains(but, m.Target) {
+			out = append(out, m.Target)
 		}
-		out = append(out, m.Target)
 	}
 	return out
 }

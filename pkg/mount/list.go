@@ -94,13 +94,15 @@ func sortStacks(rows []*mountinfo.Info) {
 // translator turns rows of a mount table into values, and remembers what it asked for on the way.
 type translator struct {
 	host    *Host
+	rows    map[int]*mountinfo.Info
 	folders map[devno]string // where the root of a devtmpfs or tmpfs is mounted, by the number of that file system
 	sources map[string]devno // btrfs: the device number of a source
 }
 
 func (h *Host) newTranslator(rows []*mountinfo.Info) *translator {
-	t := &translator{host: h, folders: map[devno]string{}, sources: map[string]devno{}}
+	t := &translator{host: h, rows: make(map[int]*mountinfo.Info, len(rows)), folders: map[devno]string{}, sources: map[string]devno{}}
 	for _, r := range rows {
+		t.rows[r.ID] = r
 		if holdsNodes(r) && r.Root == "/" {
 			if _, ok := t.folders[rowDev(r)]; !ok {
 				t.folders[rowDev(r)] = r.Mountpoint
@@ -127,6 +129,7 @@ func (t *translator) mount(r *mountinfo.Info) volume.Mount {
 		FS:       r.FSType,
 		ReadOnly: slices.Contains(perMount, "ro") || slices.Contains(super, "ro"),
 		Options:  perMount,
+		Place:    t.place(r),
 	}
 	for _, o := range super {
 		if o != "rw" && o != "ro" && !slices.Contains(perMount, o) {
@@ -134,6 +137,26 @@ func (t *translator) mount(r *mountinfo.Info) volume.Mount {
 		}
 	}
 	return m
+}
+
+// place names where the mount lies in what it lies on, which peers show each at its own path: the peer group, or for a
+// slave that of its master, and the path within that file system. case B1
+func (t *translator) place(r *mountinfo.Info) string {
+	on := t.rows[r.Parent]
+	if on == nil {
+		return ""
+	}
+	var group string
+	for field := range strings.FieldsSeq(on.Optional) {
+		kind, id, _ := strings.Cut(field, ":")
+		if kind == "shared" || kind == "master" && group == "" {
+			group = id
+		}
+	}
+	if group == "" {
+		return ""
+	}
+	return group + " " + filepath.Join(on.Root, strings.TrimPrefix(r.Mountpoint, on.Mountpoint))
 }
 
 // device tells what is mounted, and whether it is a device node.

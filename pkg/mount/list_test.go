@@ -51,7 +51,7 @@ func TestList(t *testing.T) {
 	}
 	one := func(target string, want volume.Mount) {
 		t.Helper()
-		want.Target = target
+		want.Target, want.Place = target, "1 "+target // each lies on the root, which is shared
 		if got := at[target]; len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%s: %+v, want %+v", target, got, want)
 		}
@@ -78,6 +78,44 @@ func TestList(t *testing.T) {
 	}
 	if !slid[0].ReadOnly || slid[1].ReadOnly {
 		t.Errorf("a read-only file system makes a read-only mount: %+v", slid)
+	}
+}
+
+// case B1: kubelet's folder lies in another place and is bound to where kubelet looks for it
+func TestPlace(t *testing.T) {
+	h, _, _ := fakeHost(t, `1 0 8:1 / / rw - ext4 x rw
+32 1 0:29 / /data rw shared:12 - tmpfs tmpfs rw
+33 1 0:29 /kubelet /var/lib/kubelet rw shared:12 - tmpfs tmpfs rw
+34 33 253:8 / /var/lib/kubelet/stage rw shared:13 - ext4 /dev/dm-8 rw
+35 32 253:8 / /data/kubelet/stage rw shared:13 - ext4 /dev/dm-8 rw
+36 33 253:8 / /var/lib/kubelet/pod rw shared:13 - ext4 /dev/dm-8 rw
+37 32 253:8 / /data/kubelet/pod rw shared:13 - ext4 /dev/dm-8 rw
+40 1 0:29 /kubelet /slave rw master:12 - tmpfs tmpfs rw
+41 40 253:8 / /slave/pod rw master:13 - ext4 /dev/dm-8 rw
+50 1 0:29 /kubelet /private rw - tmpfs tmpfs rw
+51 50 253:8 / /private/pod rw - ext4 /dev/dm-8 rw
+52 1 253:8 / /alien rw shared:13 - ext4 /dev/dm-8 rw
+53 34 253:9 / /var/lib/kubelet/stage rw shared:14 - xfs /dev/dm-9 rw
+54 36 253:9 / /var/lib/kubelet/pod rw shared:14 - xfs /dev/dm-9 rw
+60 77 253:8 / /lost rw - ext4 /dev/dm-8 rw
+`)
+	list, err := h.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for _, m := range list {
+		if m.Place != "" {
+			got[m.Place] = append(got[m.Place], m.Target)
+		}
+	}
+	want := map[string][]string{
+		"12 /kubelet/stage": {"/var/lib/kubelet/stage", "/data/kubelet/stage"},
+		"12 /kubelet/pod":   {"/var/lib/kubelet/pod", "/data/kubelet/pod", "/slave/pod"},
+		"13 /":              {"/var/lib/kubelet/stage", "/var/lib/kubelet/pod"}, // on top of peers
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("places %v, want %v", got, want)
 	}
 }
 

@@ -158,6 +158,9 @@ type Mount struct {
 	FS           string // the type of the file system
 	ReadOnly     bool   // this mount, or the whole file system, is read-only
 	Options      []string
+	// Place is the same for all appearances of a mount that the kernel shows at several paths, because what it lies on is
+	// shared between them (mount_namespaces(7), SHARED SUBTREES): to unmount one unmounts all. "": it appears here only.
+	Place string
 }
 
 // MountOptions say how a volume becomes visible at a path.
