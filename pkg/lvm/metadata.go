@@ -3,6 +3,7 @@ package lvm
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -165,7 +166,7 @@ func segments(lv section) []section {
 	n := count(lv, "segment_count")
 	var out []section
 	for i := int64(1); i <= n && i <= int64(len(lv)); i++ {
-		out = append(out, field[section](lv, fmt.Sprintf("segment%d", i)))
+		out = append(out, field[section](lv, "segment"+strconv.FormatInt(i, 10)))
 	}
 	if int64(len(out)) != n {
 		panic(wrongField("segment_count is wrong"))

@@ -60,14 +60,20 @@ func (p *treeParser) take(c byte) bool {
 // word takes characters up to one that has a meaning of its own.
 func (p *treeParser) word() string {
 	p.skip()
-	n := strings.IndexAny(p.text[p.at:], " \t\r\n#={}[],\"")
-	if n < 0 {
-		n = len(p.text) - p.at
+	from := p.at
+	for p.at < len(p.text) && !special[p.text[p.at]] {
+		p.at++
 	}
-	w := p.text[p.at : p.at+n]
-	p.at += n
-	return w
+	return p.text[from:p.at]
 }
+
+// special are the characters that end a word. A table, since the metadata of 1,000 volumes is a megabyte.
+var special = func() (t [256]bool) {
+	for _, c := range []byte(" \t\r\n#={}[],\"") {
+		t[c] = true
+	}
+	return t
+}()
 
 func (p *treeParser) section(depth int) (section, error) {
 	if depth > maxDepth {
@@ -145,6 +151,11 @@ func (p *treeParser) scalar() (any, error) {
 
 // quoted takes the rest of a string; \" and \\ stand for themselves.
 func (p *treeParser) quoted() (string, error) {
+	if n := strings.IndexAny(p.text[p.at:], `"\`); n >= 0 && p.text[p.at+n] == '"' { // the usual case: nothing to unescape
+		s := p.text[p.at : p.at+n]
+		p.at += n + 1
+		return s, nil
+	}
 	var b strings.Builder
 	for p.at < len(p.text) {
 		c := p.text[p.at]
