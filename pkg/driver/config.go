@@ -4,7 +4,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
@@ -22,6 +24,9 @@ type Config struct {
 	LVMExec        string   // --lvm-exec: ExecContainer or ExecHost
 	ThinOvercommit float64  // --thin-overcommit: virtual size over real size of a thin pool
 	MaxVolumes     int64    // --max-volumes: what NodeGetInfo reports; 0 is no limit
+
+	OrphanPolicy string        // --orphan-policy: OrphanRemove or OrphanReport
+	OrphanGrace  time.Duration // --orphan-grace: how long it must be sure that nobody wants something before it is removed
 }
 
 // The services.
@@ -36,6 +41,12 @@ const (
 	ExecHost      = "host"      // in the namespaces of process 1
 )
 
+// What becomes of inline volumes whose pod is gone and that no call will ever clean.
+const (
+	OrphanRemove = string(lifecycle.RemoveOrphans)
+	OrphanReport = string(lifecycle.ReportOrphans) // in the log, once
+)
+
 // Default is the configuration of a driver to which nothing is said. Node name and volume groups have no default.
 func Default() Config {
 	return Config{
@@ -47,6 +58,8 @@ func Default() Config {
 		LVMExec:        ExecContainer,
 		ThinOvercommit: 1,
 		MaxVolumes:     1000,
+		OrphanPolicy:   OrphanRemove,
+		OrphanGrace:    10 * time.Minute,
 	}
 }
 
@@ -83,6 +96,10 @@ func (c Config) Validate() error {
 		return volume.Invalid("--thin-overcommit", strconv.FormatFloat(c.ThinOvercommit, 'g', -1, 64), "give a factor from 1 (none) to 1000")
 	case c.MaxVolumes < 0:
 		return volume.Invalid("--max-volumes", strconv.FormatInt(c.MaxVolumes, 10), "must not be negative; 0 is no limit")
+	case c.OrphanPolicy != OrphanRemove && c.OrphanPolicy != OrphanReport:
+		return volume.Invalid("--orphan-policy", c.OrphanPolicy, "known are remove and report")
+	case c.OrphanGrace < time.Second:
+		return volume.Invalid("--orphan-grace", c.OrphanGrace.String(), "give at least 1s; 10m is a good value")
 	}
 	return nil
 }

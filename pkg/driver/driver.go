@@ -1,9 +1,11 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -21,8 +23,11 @@ import (
 
 // Driver is one driver on one node.
 type Driver struct {
-	// Timing may be set before Run.
+	// Timing and StopBound may be set before Run.
 	Timing lifecycle.Timing
+	// StopBound is how long a stop waits for what runs. Default 25 s: kubelet kills the containers of a pod 30 s after their
+	// SIGTERM (terminationGracePeriodSeconds), and what is cut off then does not get to log why.
+	StopBound time.Duration
 
 	cfg     Config
 	node    string // volume.ShortNode
@@ -40,7 +45,7 @@ func New(cfg Config, backend Backend, effects effect.Seam) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{cfg: cfg, node: short, backend: backend, effects: effects}, nil
+	return &Driver{StopBound: 25 * time.Second, cfg: cfg, node: short, backend: backend, effects: effects}, nil
 }
 
 // Run serves until ctx ends, and then stops gracefully. In this order: 1 the state folder is locked, 2 the journal
@@ -70,7 +75,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	locks := &keylock.Locks{}
 	life := d.lifecycle(log, store, locks)
 	life.Start()
-	defer func() { life.Stop(context.WithoutCancel(ctx)) }()
+	stopped, cancel := boundedStop(ctx, d.StopBound)
+	defer cancel()
+	defer life.Stop(stopped)
 
 	socket, err := rpc.Listen(ctx, d.cfg.Endpoint)
 	if err != nil {
@@ -78,15 +85,36 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	log.Info("serving", "endpoint", d.cfg.Endpoint, "driver", d.cfg.DriverName, "version", d.cfg.Version, "node", d.cfg.NodeName,
 		"volumeGroups", d.cfg.VolumeGroups, "services", d.cfg.Services, "ready", ready)
-	return rpc.NewServer(d.services(identity, life, locks)).Serve(ctx, socket)
+	return rpc.NewServer(d.services(identity, life, locks)).Serve(ctx, stopped, socket)
+}
+
+// boundedStop gives a context that ends so long after ctx: what has not ended by then will not be waited for.
+func boundedStop(ctx context.Context, bound time.Duration) (context.Context, context.CancelFunc) {
+	stopped, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(bound):
+			cancel()
+		case <-stopped.Done():
+		}
+	})
+	return stopped, func() { unhook(); cancel() }
 }
 
 func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock.Locks) *lifecycle.Lifecycle {
 	return lifecycle.New(lifecycle.Config{
 		Owner: d.cfg.DriverName, Node: d.node,
 		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems,
-		Journal: store, Locks: locks, Timing: d.Timing, Log: log.Info,
+		Journal: store, Locks: locks, Timing: d.timing(), Log: log.Info,
+		Inventory: d.backend.LVM, KubeletDir: d.cfg.KubeletDir, Orphans: lifecycle.OrphanPolicy(d.cfg.OrphanPolicy),
 	})
+}
+
+// timing is Timing, with what the flags say.
+func (d *Driver) timing() lifecycle.Timing {
+	t := d.Timing
+	t.OrphanGrace, t.CreateGrace = cmp.Or(t.OrphanGrace, d.cfg.OrphanGrace), cmp.Or(t.CreateGrace, d.cfg.OrphanGrace)
+	return t
 }
 
 func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {

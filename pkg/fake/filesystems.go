@@ -40,7 +40,15 @@ func (m *Machine) device(d volume.Device) (*lv, error) {
 	if v == nil || d.Major != dmMajor {
 		return nil, fmt.Errorf("%s: %w", d, syscall.ENXIO)
 	}
-	return v, nil
+	return v, v.hangs()
+}
+
+// hangs is an error where access to the device would not end: nobody may have tried.
+func (v *lv) hangs() error {
+	if v != nil && v.suspended {
+		return fmt.Errorf("device of %s is suspended: this would hang", v.ref)
+	}
+	return nil
 }
 
 // content is what blkid(8), and a look at the first 4 KiB, find on the device.

@@ -49,6 +49,8 @@ type lv struct {
 	minor    uint32
 	readOnly bool // BLKROSET
 	disk     disk
+
+	suspended bool
 }
 
 // AddGroup makes a volume group of blank disks: /dev/<name>0, /dev/<name>1, ...
@@ -106,13 +108,14 @@ func (m *Machine) DropLV(r volume.Ref) {
 	m.byHand(r.VG, func(g *group) { g.drop(m, g.lvs[r.LV]) })
 }
 
-// EditLV changes an LV behind the driver's back: its tags, its size, whether it is active, and the activation-skip flag.
+// EditLV changes an LV behind the driver's back: its tags, its size, whether it is active, or suspended, and the
+// activation-skip flag.
 func (m *Machine) EditLV(r volume.Ref, edit func(*State)) {
 	m.byHand(r.VG, func(g *group) {
 		v := g.lvs[r.LV]
-		s := State{Tags: v.tags, SizeBytes: v.size, Active: v.active, Skip: v.skip}
+		s := State{Tags: v.tags, SizeBytes: v.size, Active: v.active, Skip: v.skip, Suspended: v.suspended}
 		edit(&s)
-		v.tags, v.size, v.skip = s.Tags, s.SizeBytes, s.Skip
+		v.tags, v.size, v.skip, v.suspended = s.Tags, s.SizeBytes, s.Skip, s.Suspended
 		if s.Active {
 			v.activate(m)
 		} else {
@@ -126,6 +129,7 @@ type State struct {
 	Tags         []string
 	SizeBytes    int64
 	Active, Skip bool
+	Suspended    bool
 }
 
 // Facts is what the machine's own tools tell of an LV.
@@ -391,7 +395,7 @@ func (m *Machine) makeNode(v *lv) {
 func (v *lv) deactivate(m *Machine) {
 	if v.active {
 		delete(m.nodes.children, v.nodeName())
-		v.active = false
+		v.active, v.suspended = false, false
 	}
 }
 

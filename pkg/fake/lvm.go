@@ -205,6 +205,7 @@ func (c *LVM) Activate(ctx context.Context, r volume.Ref) error {
 			return fmt.Errorf("lvchange: refusing activation of partial logical volume %s", r)
 		}
 		v.activate(c.Machine)
+		v.suspended = false
 		return nil
 	})
 }
@@ -258,8 +259,36 @@ func (c *LVM) Device(_ context.Context, r volume.Ref) (volume.Device, error) {
 	}
 	c.makeNode(v)
 	return volume.Device{
-		Major: dmMajor, Minor: v.minor, Path: "/dev/" + v.nodeName(), SizeBytes: v.size, Open: c.openCount(v), ReadOnly: v.readOnly,
+		Major: dmMajor, Minor: v.minor, Path: "/dev/" + v.nodeName(), SizeBytes: v.size, Open: c.openCount(v), ReadOnly: v.readOnly, Suspended: v.suspended,
 	}, nil
+}
+
+// Resume implements lifecycle.LVM.
+func (c *LVM) Resume(ctx context.Context) (resumed []volume.Ref, err error) {
+	for _, r := range c.suspended() {
+		err := c.write(ctx, r, []string{"lvchange", "--refresh", r.String()}, func(g *group) error {
+			if v := g.lvs[r.LV]; v != nil {
+				v.suspended = false
+			}
+			return nil
+		})
+		if err != nil {
+			return resumed, err
+		}
+		resumed = append(resumed, r)
+	}
+	return resumed, nil
+}
+
+func (c *LVM) suspended() (out []volume.Ref) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range c.volumes() {
+		if v.suspended && v.parsed().Owner == c.cfg.Owner && volume.Patterns(c.cfg.Groups).Match(v.ref.VG) {
+			out = append(out, v.ref)
+		}
+	}
+	return out
 }
 
 // readable gives the groups of the driver that are there.

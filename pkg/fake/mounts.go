@@ -234,6 +234,9 @@ func (c *Mounts) Unmount(ctx context.Context, target string) error {
 }
 
 func (m *Machine) unmount(t *mount) error {
+	if err := t.device(m).hangs(); err != nil {
+		return err
+	}
 	for _, o := range m.opens {
 		if o.mount == t {
 			return fmt.Errorf("%w: unmounting %s: %w", volume.ErrBusy, t.target, syscall.EBUSY)

@@ -34,6 +34,11 @@ type Config struct {
 	Journal *journal.Store
 	Locks   *keylock.Locks
 	Timing  Timing
+
+	// For the reaper (reap.go).
+	Inventory  Inventory
+	KubeletDir string
+	Orphans    OrphanPolicy
 	// Log is told of teardowns that begin to be late, and of their end. Nil: nobody is told.
 	Log func(msg string, keysAndValues ...any)
 }
@@ -52,6 +57,8 @@ type Timing struct {
 	// CreateGrace is how long the CO may take to repeat a CreateVolume that was cut off, before what is left of it is
 	// removed. Default 10 min, twice the longest back-off of external-provisioner.
 	CreateGrace time.Duration
+	// OrphanGrace is how long all evidence must hold before an orphan is removed. Default 10 min.
+	OrphanGrace time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -65,6 +72,7 @@ func (t Timing) withDefaults() Timing {
 	def(&t.BusyRetry, 5*time.Second)
 	def(&t.FailedRetry, time.Minute)
 	def(&t.CreateGrace, 10*time.Minute)
+	def(&t.OrphanGrace, 10*time.Minute)
 	return t
 }
 
@@ -72,6 +80,8 @@ func (t Timing) withDefaults() Timing {
 type Lifecycle struct {
 	Config
 	retries retries
+	keepers keepers
+	reaper  reaper
 }
 
 // New returns a Lifecycle. Nothing happens before Start.
@@ -80,7 +90,10 @@ func New(c Config) *Lifecycle {
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
 	}
-	return &Lifecycle{Config: c, retries: retries{late: map[string]*late{}}}
+	return &Lifecycle{
+		Config: c, retries: retries{late: map[string]*late{}},
+		keepers: newKeepers(), reaper: reaper{orphans: map[string]*orphan{}},
+	}
 }
 
 // Volume names one volume in a node call. Of an inline volume the VG may be unknown (""), it is then looked for.
@@ -90,7 +103,8 @@ type Volume struct {
 	volume.Ref
 }
 
-// device gives the device of the logical volume; active is false where it surely has none.
+// device gives the device of the logical volume; active is false where it surely has none. An error where it is suspended:
+// whoever touched it then would hang.
 func (l *Lifecycle) device(ctx context.Context, r volume.Ref) (d volume.Device, active bool, err error) {
 	if r.VG == "" { // an inline volume that is in no volume group
 		return volume.Device{}, false, nil
@@ -98,6 +112,9 @@ func (l *Lifecycle) device(ctx context.Context, r volume.Ref) (d volume.Device, 
 	d, err = l.LVM.Device(ctx, r)
 	if errors.Is(err, volume.ErrNotFound) {
 		return volume.Device{}, false, nil
+	}
+	if err == nil && d.Suspended {
+		err = l.suspended(r, d)
 	}
 	return d, err == nil, err
 }

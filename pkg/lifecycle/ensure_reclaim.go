@@ -238,12 +238,13 @@ func (l *Lifecycle) carryOn(rec journal.Record, err error) error {
 	return &teardownError{busy: busy, text: fmt.Sprintf("%v; left to do: %s; the driver tries again by itself in %s", err, l.left(rec.VolumeID), wait)}
 }
 
-// onlyBusy reports whether waiting alone will end the error: each of the joined errors is busy.
+// onlyBusy reports whether waiting alone will end the error: each of the joined errors is busy, or a device that is
+// about to be resumed.
 func onlyBusy(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyBusy(e) })
 	}
-	return errors.Is(err, volume.ErrBusy)
+	return errors.Is(err, volume.ErrBusy) || errors.Is(err, errSuspended)
 }
 
 // left says in words what the record of a volume still wants done.

@@ -26,6 +26,9 @@ type LVM interface {
 	// Device gives the device of an active logical volume; no LVM command. ErrNotFound: it has none. A missing device
 	// node is made good.
 	Device(ctx context.Context, r volume.Ref) (volume.Device, error)
+	// Resume resumes the devices of ours that a killed LVM command left suspended, and gives their logical volumes. One LVM
+	// command for each; none where no device is suspended. The error names those of ours that stay suspended.
+	Resume(ctx context.Context) ([]volume.Ref, error)
 }
 
 // Mounts is what the lifecycle asks of the mount table. Implemented by pkg/mount, and by pkg/fake for tests.

@@ -179,6 +179,7 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 	case recorded && !rec.Has(target):
 		return fmt.Errorf("%w: an inline volume has one target path, and for this one another is recorded: %v", volume.ErrPrecondition, rec.Paths)
 	}
+	l.noOrphan(q.Volume.ID, "it is published")
 	lv, there, err := l.findInline(ctx, q.Spec)
 	if err != nil {
 		return err

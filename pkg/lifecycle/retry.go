@@ -21,7 +21,8 @@ type late struct {
 const effectBound = 30 * time.Minute
 
 // Start takes up what an earlier run of the driver left: every record that wants a teardown is tried at once, and each
-// create that was cut off is given back after a grace time unless the CO repeats it. It does not wait for any of it.
+// create that was cut off is given back after a grace time unless the CO repeats it. From now on orphans are looked for,
+// and suspended devices resumed. It does not wait for any of it.
 func (l *Lifecycle) Start() {
 	for _, rec := range l.Journal.All() {
 		switch rec.Intent {
@@ -35,9 +36,11 @@ func (l *Lifecycle) Start() {
 		case journal.Publish: // an inline volume in use
 		}
 	}
+	l.keep(l.reap)
+	l.keep(l.resume)
 }
 
-// Stop begins no more retries and waits for those that run, at most until ctx ends.
+// Stop begins no more of what the driver does by itself, and waits for what runs, at most until ctx ends.
 func (l *Lifecycle) Stop(ctx context.Context) {
 	l.retries.mu.Lock()
 	l.retries.stopped = true
@@ -45,6 +48,7 @@ func (l *Lifecycle) Stop(ctx context.Context) {
 		e.timer.Stop()
 	}
 	l.retries.mu.Unlock()
+	l.keepers.stop()
 	idle := make(chan struct{})
 	go func() {
 		l.retries.running.Wait()

@@ -101,13 +101,18 @@ func (d deviceMapper) device(ctx context.Context, s dmStatus) (volume.Device, er
 	if err != nil {
 		return volume.Device{}, err
 	}
-	node := filepath.Join(d.dev, fmt.Sprintf("dm-%d", s.minor))
+	name := fmt.Sprintf("dm-%d", s.minor)
+	suspended, err := d.suspendedBelow(name, 0)
+	if err != nil {
+		return volume.Device{}, err
+	}
+	node := filepath.Join(d.dev, name)
 	if err := d.node(ctx, node, s.major, s.minor); err != nil {
 		return volume.Device{}, err
 	}
 	return volume.Device{
 		Major: s.major, Minor: s.minor, Path: node, SizeBytes: sectors * sectorBytes,
-		Open: s.open, Suspended: s.suspended, ReadOnly: readOnly != 0,
+		Open: s.open, Suspended: s.suspended || suspended, ReadOnly: readOnly != 0,
 	}, nil
 }
 

@@ -63,6 +63,7 @@ type driver struct {
 	path  string
 	locks *keylock.Locks
 	stop  func()     // begins the graceful stop
+	late  func()     // ends its patience
 	ended chan error // what Serve returned
 	conn  *grpc.ClientConn
 }
@@ -81,7 +82,10 @@ func serve(t *testing.T, n *node, check func(context.Context) error) *driver {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d.stop = stop
-	go func() { d.ended <- NewServer(s).Serve(ctx, l) }()
+	late, isLate := context.WithCancel(context.Background())
+	d.late = isLate
+	t.Cleanup(isLate)
+	go func() { d.ended <- NewServer(s).Serve(ctx, late, l) }()
 	d.conn = dial(t, d.path)
 	d.NodeClient, d.ControllerClient, d.IdentityClient = csi.NewNodeClient(d.conn), csi.NewControllerClient(d.conn), csi.NewIdentityClient(d.conn)
 	t.Cleanup(func() {

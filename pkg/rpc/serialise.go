@@ -33,6 +33,19 @@ type serialiser struct {
 	running sync.WaitGroup // writes, with and without a caller
 }
 
+// wait returns when no write runs any more, or when ctx ends.
+func (s *serialiser) wait(ctx context.Context) {
+	idle := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
 func (s *serialiser) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	p, served := policies[info.FullMethod]
 	switch {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/keylock"
 )
@@ -47,16 +48,24 @@ func NewServer(s Services) *Server {
 }
 
 // Serve answers calls on the socket until ctx ends, and then stops gracefully: no new calls, those that run are
-// answered, writes that run without a caller finish too, and the socket file is removed. That takes as long as they
-// take; whoever cannot wait ends the process, which the journal is made for.
-func (s *Server) Serve(ctx context.Context, l *Socket) error {
+// answered, writes that run without a caller finish too, and the socket file is removed. When late ends they are waited
+// for no longer: their callers are cut off, and what they do is left behind, for one may hang for ever. The journal is
+// made for that.
+func (s *Server) Serve(ctx, late context.Context, l *Socket) error {
 	defer l.Remove()
+	defer context.AfterFunc(late, func() { s.cutOff(late) })()
 	defer context.AfterFunc(ctx, s.grpc.GracefulStop)()
 	err := s.grpc.Serve(l)
 	s.grpc.GracefulStop() // waits for the calls, also where accepting failed
-	s.serial.running.Wait()
+	s.serial.wait(late)
 	if ctx.Err() != nil { // told to stop, perhaps before the start
 		return nil
 	}
 	return err
+}
+
+// cutOff ends the calls that a graceful stop waits for.
+func (s *Server) cutOff(ctx context.Context) {
+	klog.FromContext(ctx).Info("stopping without the calls that have not ended; what they began is taken up at the next start")
+	s.grpc.Stop()
 }

@@ -194,6 +194,45 @@ func TestRemoveOnlyItsOwnFile(t *testing.T) {
 	}
 }
 
+// A call that hangs does not hold up the end for ever, with a caller or without.
+func TestStopIsBounded(t *testing.T) {
+	g := newGate()
+	d := serve(t, &node{publish: g.pass}, nil)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := d.NodePublishVolume(t.Context(), publishRequest("n/vg/a"))
+		answered <- err
+	}()
+	<-g.begun
+	wantCode(t, g.abandon(t.Context(), func(ctx context.Context) error {
+		_, err := d.NodePublishVolume(ctx, publishRequest("n/vg/b"))
+		return err
+	}), codes.Canceled)
+
+	d.stop()
+	select {
+	case err := <-d.ended:
+		t.Fatalf("ended before it was late: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	d.late()
+	wantCode(t, <-answered, codes.Unavailable) // not final: kubelet asks the next driver
+	select {
+	case err := <-d.ended:
+		if err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+		close(d.ended)
+	case <-time.After(10 * time.Second):
+		t.Error("Serve waits for calls that hang")
+	}
+	if _, err := os.Lstat(d.path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket file is left: %v", err)
+	}
+	g.end <- nil
+	g.end <- nil
+}
+
 func TestServeAfterTheEnd(t *testing.T) {
 	path := filepath.Join(shortDir(t), "s")
 	l, err := Listen(t.Context(), path)
@@ -204,7 +243,7 @@ func TestServeAfterTheEnd(t *testing.T) {
 	cancel()
 	s := NewServer(Services{Identity: csi.UnimplementedIdentityServer{}})
 	s.grpc.GracefulStop() // as the end of ctx does, before Serve has got that far
-	if err := s.Serve(ctx, l); err != nil {
+	if err := s.Serve(ctx, context.Background(), l); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(path); err == nil {

@@ -136,8 +136,8 @@ type Device struct {
 	Major, Minor uint32
 	Path         string // a device node that exists, /dev/dm-N
 	SizeBytes    int64
-	Open         int // how often it is open; a mounted file system counts as one
-	Suspended    bool
+	Open         int  // how often it is open; a mounted file system counts as one
+	Suspended    bool // it, or a device that it lies on: each access would hang
 	ReadOnly     bool
 }
 
