@@ -17,10 +17,20 @@ import (
 //  2. One lvcreate makes, tags, activates and wipes. A kill in the middle can leave a logical volume with our tags, which
 //     Lookup then finds, or without any device.
 //  3. What was made is read from the group's metadata, and its device must be there.
+//  4. The disks are flushed, so that it outlives a power cut.
 func (l *LVM) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	if err := l.check(s.Ref, createVGField, createLVField, false); err != nil {
 		return volume.LV{}, err
 	}
+	lv, err := l.create(ctx, s)
+	if err == nil {
+		err = l.creating(s, l.durable(context.WithoutCancel(ctx), s.VG))
+	}
+	return lv, err
+}
+
+// create is steps 1 to 3, when it is the turn of this change of the group.
+func (l *LVM) create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	done, err := l.queue(ctx, s.VG)
 	if err != nil {
 		return volume.LV{}, l.creating(s, err)
@@ -162,14 +172,19 @@ func createArgs(s volume.Spec, owner string, size int64) []string {
 //  1. One lvremove, which LVM itself carries out only if, under its lock, the logical volume has our owner tag and the
 //     kind, and nothing else would go with it.
 //  2. If it removed nothing, one report tells why. Only where the group was read well and is whole, "not there" is "gone".
+//  3. The disks are flushed, so that it does not come back with a power cut; also where it was gone, since whoever
+//     removed it may have been killed before this.
 func (l *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 	if err := l.check(r, idField, idField, false); err != nil {
 		return err
 	}
 	done, err := l.queue(ctx, r.VG)
 	if err == nil {
-		defer done()
 		err = l.remove(ctx, r, k)
+		done()
+	}
+	if err == nil {
+		err = l.durable(context.WithoutCancel(ctx), r.VG)
 	}
 	if err != nil {
 		return fmt.Errorf("removing logical volume %s: %w", r, err)

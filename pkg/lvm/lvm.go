@@ -38,6 +38,7 @@ type LVM struct {
 	commands  *commands
 	inventory *inventory
 	dm        deviceMapper
+	durable   func(ctx context.Context, vg string) error // flushGroup; tests have no disks
 
 	mu     sync.Mutex
 	queues map[string]chan struct{} // by group: full while an LVM command of ours changes it
@@ -62,13 +63,15 @@ func New(runner run.Runner, cfg Config) (*LVM, error) {
 
 func newLVM(e Executor, cfg Config, sys, dev string) *LVM {
 	c := &commands{exec: e, guests: guests{sys: sys, dev: dev, ours: cfg.allows}}
-	return &LVM{
+	l := &LVM{
 		cfg:       cfg,
 		commands:  c,
 		inventory: newInventory(c, cfg),
 		dm:        newDeviceMapper(sys, dev, cfg.Effects),
 		queues:    map[string]chan struct{}{},
 	}
+	l.durable = l.flushGroup
+	return l
 }
 
 // allows reports whether the flag --volume-groups names the group.

@@ -58,6 +58,9 @@ type rig struct {
 	*LVM
 	*scripted
 	dev string
+
+	flushed    []string // the groups
+	flushFails error
 }
 
 // newRig begins with the recorded group "empty", on one disk, a file.
@@ -80,6 +83,10 @@ func newRig(t *testing.T, patterns ...string) *rig {
 		return run.Result{}, fmt.Errorf("unexpected %s %v", verb, args)
 	}
 	r.LVM = newLVM(r.scripted, Config{Owner: owner, VolumeGroups: patterns, ThinOvercommit: 1}, sys, dev)
+	r.durable = func(_ context.Context, vg string) error {
+		r.flushed = append(r.flushed, vg)
+		return r.flushFails
+	}
 	r.LVM.dm.status = func(string) (dmStatus, error) { return dmStatus{}, volume.ErrNotFound }
 	return r
 }
@@ -342,6 +349,18 @@ func TestAdmitSize(t *testing.T) {
 	}
 }
 
+// A removal that may come back with a power cut is none.
+func TestRemoveIsDurable(t *testing.T) {
+	r := newRig(t, "data")
+	r.answer = func(string, []string) (run.Result, error) {
+		return run.Result{Stdout: "  Logical volume \"linear\" successfully removed.\n"}, nil
+	}
+	r.flushFails = errors.New("no flush today")
+	if err := r.Remove(t.Context(), volume.Ref{VG: "data", LV: "linear"}, volume.Persistent); !errors.Is(err, r.flushFails) {
+		t.Errorf("got %v, want %v", err, r.flushFails)
+	}
+}
+
 // LVM is told what must hold of what it removes; what it answers decides, and silence is looked into.
 func TestRemove(t *testing.T) {
 	ref := func(lv string) volume.Ref { return volume.Ref{VG: "data", LV: lv} }
@@ -389,6 +408,9 @@ func TestRemove(t *testing.T) {
 			err := r.Remove(t.Context(), ref(c.lv), c.kind)
 			if (err != nil) != (c.want != nil || c.plain) {
 				t.Errorf("error %v", err)
+			}
+			if (err == nil) != slices.Equal(r.flushed, []string{"data"}) {
+				t.Errorf("error %v, flushed %v", err, r.flushed)
 			}
 			for _, s := range sentinels[:8] {
 				if errors.Is(err, s) != (s == c.want) { //nolint:errorlint // the sentinels themselves are compared
