@@ -59,6 +59,7 @@ func runDriver() error {
 		return err
 	}
 	d.Timing = lifecycle.Timing{BusyWait: 300 * time.Millisecond, FirstRetry: 50 * time.Millisecond, BusyRetry: 200 * time.Millisecond, FailedRetry: 200 * time.Millisecond}
+	d.StopBound = stopBound
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	return d.Run(ctx)

@@ -1,6 +1,7 @@
 package sanity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,13 @@ type fakeHarness struct {
 	state   string // the state folder of the last driver
 	socket  string // of the last driver
 	current *inProcess
+	orphans orphans
+}
+
+// orphans is how the next driver treats orphans.
+type orphans struct {
+	policy string
+	grace  time.Duration
 }
 
 var _ contract.Harness = (*fakeHarness)(nil)
@@ -92,6 +100,7 @@ func (h *fakeHarness) Start(t *testing.T) {
 	h.socket = filepath.Join(h.dir, fmt.Sprintf("csi%d.sock", h.starts))
 	cfg.Endpoint = h.socket
 	cfg.NodeName, cfg.VolumeGroups, cfg.StateDir = h.NodeName(), []string{fakeVG}, h.state
+	cfg.OrphanPolicy = cmp.Or(h.orphans.policy, cfg.OrphanPolicy)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
@@ -101,7 +110,9 @@ func (h *fakeHarness) Start(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Short waits: a fake does not need time to become free.
-	d.Timing = lifecycle.Timing{BusyWait: 20 * time.Millisecond, FirstRetry: 20 * time.Millisecond, BusyRetry: 50 * time.Millisecond, FailedRetry: 50 * time.Millisecond}
+	d.Timing = lifecycle.Timing{BusyWait: 20 * time.Millisecond, FirstRetry: 20 * time.Millisecond, BusyRetry: 50 * time.Millisecond, FailedRetry: 50 * time.Millisecond,
+		OrphanGrace: h.orphans.grace}
+	d.StopBound = stopBound / 10
 	p.conn = dial(t, cfg.Endpoint)
 	p.die = func() { _ = p.conn.Close(); cancel() }
 	h.current = p
@@ -112,6 +123,9 @@ func (h *fakeHarness) Start(t *testing.T) {
 	waitReady(t, p.conn, p.ended)
 	p.arm(contract.Fault{})
 }
+
+// stopBound is how long the drivers under test wait for calls that hang when they are stopped.
+const stopBound = 2 * time.Second
 
 // dial gives a connexion that is tried again at once while the driver is not there yet.
 func dial(t testing.TB, socket string) *grpc.ClientConn {
@@ -173,6 +187,7 @@ func (h *fakeHarness) Stop(t *testing.T) {
 	if err := h.current.err; err != nil {
 		t.Errorf("the driver ended with %v", err)
 	}
+	h.current.kill() // what it did not wait for ends with its process
 	_ = h.current.conn.Close()
 }
 
@@ -334,6 +349,22 @@ func (h *fakeHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
 		h.m.SetSignature(r, signature)
 	}
 }
+
+func (h *fakeHarness) Orphans(policy string, grace time.Duration) { h.orphans = orphans{policy, grace} }
+
+func (h *fakeHarness) SuspendLV(_ *testing.T, r volume.Ref) {
+	h.m.EditLV(r, func(s *fake.State) { s.Suspended = true })
+}
+
+func (h *fakeHarness) IsSuspended(_ *testing.T, r volume.Ref) (is bool) {
+	h.m.EditLV(r, func(s *fake.State) { is = s.Suspended })
+	return is
+}
+
+func (h *fakeHarness) LockVG(*testing.T) (release func()) { return h.m.LockGroup(fakeVG) }
+
+// LVMProcesses: those that hold LVM's lock on the group, or wait for it.
+func (h *fakeHarness) LVMProcesses(*testing.T) int { return h.m.LVMProcesses() }
 
 func (h *fakeHarness) BreakVG(*testing.T) (mend func()) {
 	h.m.FailReads(fakeVG, errors.New("I/O error"))

@@ -3,6 +3,7 @@
 package sanity
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,7 @@ func TestDriverOverRealMachine(t *testing.T) {
 	if os.Getenv("TEST_SWEEP") != "full" {
 		contract.SweepStride = 4
 	}
+	contract.Grace, contract.Patience = time.Second, 1500*time.Millisecond
 	contract.Driver(t, newRealHarness)
 }
 
@@ -54,6 +56,8 @@ type realHarness struct {
 	pvs  []pv
 	proc *process
 	log  *os.File
+
+	orphans orphans
 }
 
 // pv is a device-mapper device over a part of a disk, so that its metadata can be made unreadable.
@@ -195,6 +199,7 @@ func (h *realHarness) config() driver.Config {
 	cfg := driver.Default()
 	cfg.Endpoint, cfg.StateDir, cfg.KubeletDir = h.in("csi.sock"), h.in("state"), h.in("kubelet")
 	cfg.NodeName, cfg.VolumeGroups = h.NodeName(), []string{realVG}
+	cfg.OrphanPolicy, cfg.OrphanGrace = cmp.Or(h.orphans.policy, cfg.OrphanPolicy), max(cmp.Or(h.orphans.grace, cfg.OrphanGrace), time.Second)
 	return cfg
 }
 

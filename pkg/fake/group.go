@@ -203,6 +203,13 @@ func (m *Machine) byHand(vg string, do func(*group)) {
 	}
 }
 
+// LockGroup takes LVM's lock on the group, as an LVM command of somebody else does, until release is called.
+func (m *Machine) LockGroup(vg string) (release func()) {
+	release, err := m.lockGroup(context.Background(), vg)
+	m.must(err)
+	return release
+}
+
 // lockGroup takes LVM's lock on the group; its error is that of ctx.
 func (m *Machine) lockGroup(ctx context.Context, vg string) (unlock func(), err error) {
 	m.mu.Lock()

@@ -80,8 +80,30 @@ func (c *LVM) refresh(ctx context.Context, vg string) error {
 	return nil
 }
 
+// queue lets the driver have one LVM command at a time that changes the group, as pkg/lvm does.
+func (c *LVM) queue(ctx context.Context, vg string) (done func(), err error) {
+	c.mu.Lock()
+	q := c.queues[vg]
+	if q == nil {
+		q = make(chan struct{}, 1)
+		c.queues[vg] = q
+	}
+	c.mu.Unlock()
+	select {
+	case q <- struct{}{}:
+		return func() { <-q }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // write runs an LVM command that changes the group. What it changes is known to the driver without a report.
 func (c *LVM) write(ctx context.Context, r volume.Ref, argv []string, do func(g *group) error) error {
+	done, err := c.queue(ctx, r.VG)
+	if err != nil {
+		return fmt.Errorf("%s: %w", argv[0], err)
+	}
+	defer done()
 	return c.program(ctx, r.VG, append([]string{"lvm"}, argv...), func() error {
 		g := c.groups[r.VG]
 		switch {

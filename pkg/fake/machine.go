@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 )
@@ -36,6 +37,7 @@ type Machine struct {
 	gates      map[string]*gate
 	tear       string // the program that is to be killed half-way
 	serial     int    // for UUIDs and process ids: never used twice
+	processes  atomic.Int64
 }
 
 // Config is what a driver tells pkg/lvm and pkg/mount about itself.
@@ -59,6 +61,8 @@ type conn struct {
 	*Machine
 	cfg  Config
 	seen map[string]string // the state of each group that the driver's inventory shows; guarded by Machine.mu
+
+	queues map[string]chan struct{} // by group; guarded by Machine.mu
 }
 
 // New gives a machine that has a root file system with /dev, /tmp and /var/lib/kubelet/pods, and no volume group.
@@ -79,7 +83,7 @@ func New() *Machine {
 
 // Connect gives a driver its tools. What it learnt is lost with it.
 func (m *Machine) Connect(c Config) Tools {
-	n := &conn{Machine: m, cfg: c, seen: map[string]string{}}
+	n := &conn{Machine: m, cfg: c, seen: map[string]string{}, queues: map[string]chan struct{}{}}
 	return Tools{&LVM{n}, &Mounts{n}, &Paths{n}, &Filesystems{n}}
 }
 
@@ -114,6 +118,10 @@ func (c *conn) program(ctx context.Context, vg string, argv []string, do func() 
 		if verb == "lvm" {
 			verb = argv[1]
 		}
+		if vg != "" {
+			c.processes.Add(1)
+			defer c.processes.Add(-1)
+		}
 		unlock, _ := c.lockGroup(context.Background(), vg)
 		defer unlock()
 		c.count(verb)
@@ -136,6 +144,9 @@ func (m *Machine) Commands() map[string]int {
 	defer m.mu.Unlock()
 	return maps.Clone(m.commands)
 }
+
+// LVMProcesses counts the LVM commands of drivers that change a group and have begun, be it that they wait for its lock.
+func (m *Machine) LVMProcesses() int { return int(m.processes.Load()) }
 
 // A gate stops one kind of operation.
 type gate struct {

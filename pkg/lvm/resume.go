@@ -15,13 +15,14 @@ import (
 
 // Resume implements lifecycle.LVM: it has LVM resume devices of ours that a killed LVM command left suspended.
 //
-//  1. sysfs tells which devices are suspended. Where none of LVM's is, that is all.
+//  1. sysfs tells which devices are suspended. Where none is, that is all.
 //  2. The device-mapper uuid and the devices above tell to which logical volume each belongs. It must be one of ours, or a
 //     thin pool that holds one.
 //  3. "lvchange --refresh" brings it to what the metadata say, and resumes it. LVM's own lock on the group keeps any
 //     other LVM command from being in the middle of it: one that runs is waited for, and then has resumed it itself.
 //
-// Pools come first: the refresh of a thin volume flushes it, which hangs while its pool is suspended.
+// Pools come first: the refresh of a thin volume flushes it, which hangs while its pool is suspended. A disk below the
+// volume group that somebody suspended is his to resume; it is only named.
 func (l *LVM) Resume(ctx context.Context) (resumed []volume.Ref, err error) {
 	suspended, err := l.dm.allSuspended()
 	if err != nil || len(suspended) == 0 {
@@ -59,10 +60,15 @@ func (l *LVM) refreshable(s *state, suspended []string) ([]volume.Ref, error) {
 	var pools, others []volume.Ref
 	var errs []error
 	for _, name := range suspended {
+		isLVM := strings.HasPrefix(l.dm.uuid(name), dmPrefix)
 		for _, lv := range l.above(s, name, 0) {
 			isPool := l.holdsOurs(s, lv)
 			switch {
 			case lv.Tags.Owner != l.cfg.Owner && !isPool: // somebody else's
+			case !isLVM && len(errs) == 0:
+				errs = append(errs, fmt.Errorf("device %s below logical volume %s is suspended, and none of LVM's; end what suspended it, or: dmsetup resume %s",
+					name, lv.Ref, l.dm.alias(name)))
+			case !isLVM: // one is enough to be told
 			case isPool:
 				pools = append(pools, lv.Ref)
 			case !l.wholeStackSuspended(s, name, lv):
@@ -135,7 +141,7 @@ func (l *LVM) wholeStackSuspended(s *state, name string, lv volume.LV) bool {
 	return true
 }
 
-// allSuspended gives the devices of LVM that are suspended now, as "dm-3".
+// allSuspended gives the device-mapper devices that are suspended now, as "dm-3".
 func (d deviceMapper) allSuspended() ([]string, error) {
 	folders, err := filepath.Glob(filepath.Join(d.sys, "block/dm-*"))
 	if err != nil {
@@ -144,10 +150,11 @@ func (d deviceMapper) allSuspended() ([]string, error) {
 	var out []string
 	for _, f := range folders {
 		name := filepath.Base(f)
-		switch is, err := d.isSuspended(name); {
-		case err != nil:
+		is, err := d.isSuspended(name)
+		if err != nil {
 			return nil, err
-		case is && strings.HasPrefix(d.uuid(name), dmPrefix):
+		}
+		if is {
 			out = append(out, name)
 		}
 	}

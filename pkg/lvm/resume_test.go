@@ -59,7 +59,12 @@ func TestResume(t *testing.T) {
 		wrong   string // in the error
 	}{
 		{"none", func(s dmSys) { s.device("dm-0", dmPrefix+groupData+lvLinear, false) }, "", ""},
-		{"none of LVM's", func(s dmSys) { s.device("dm-0", "CRYPT-x", true) }, "", ""},
+		{"one that is not LVM's", func(s dmSys) { s.device("dm-0", "CRYPT-x", true) }, "", ""},
+		{"a disk below ours", func(s dmSys) {
+			s.device("dm-0", "CRYPT-x", true)
+			s.device("dm-1", dmPrefix+groupData+lvLinear, false, "dm-0")
+			s.device("dm-2", dmPrefix+groupData+lvRaid1, true)
+		}, "data/raid1", "dmsetup resume the-dm-0"},
 		{"ours", func(s dmSys) { s.device("dm-0", dmPrefix+groupData+lvLinear, true) }, "data/linear", ""},
 		{"not ours", func(s dmSys) { s.device("dm-0", dmPrefix+groupData+lvForeign, true) }, "", ""},
 		{"of another group", func(s dmSys) { s.device("dm-0", dmPrefix+groupOthers+lvLinear, true) }, "", ""},

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -31,6 +32,8 @@ type DriverProcess interface {
 	Kill(t *testing.T)
 	// Running reports whether a driver runs; false too after a Fault has killed it.
 	Running() bool
+	// Orphans sets how drivers that are started from now on treat orphans; otherwise they are removed after ten minutes.
+	Orphans(policy string, grace time.Duration)
 
 	// The clients of the running driver. A call that is cut off by a kill ends with Unavailable or Canceled.
 	Identity() csi.IdentityClient
@@ -110,6 +113,13 @@ type Machine interface {
 	HoldLV(t *testing.T, r volume.Ref) (release func())
 	// Scribble writes a signature on the device, one of MountSignatures.
 	Scribble(t *testing.T, r volume.Ref, signature string)
+	// SuspendLV suspends the device of a logical volume, as a killed LVM command leaves it; IsSuspended tells.
+	SuspendLV(t *testing.T, r volume.Ref)
+	IsSuspended(t *testing.T, r volume.Ref) bool
+	// LockVG takes LVM's own lock on the volume group, as an LVM command that hangs does, until release is called.
+	LockVG(t *testing.T) (release func())
+	// LVMProcesses counts the LVM commands of the driver that run now.
+	LVMProcesses(t *testing.T) int
 	// BreakVG makes the volume group unreadable until mend is called.
 	BreakVG(t *testing.T) (mend func())
 	// Journal gives the folder of the driver's records, on this file system.
