@@ -57,6 +57,8 @@ func TestServeRefusesBadFlags(t *testing.T) {
 		{"--thin-overcommit=much", "--thin-overcommit"},
 		{"--max-volumes=-1", "--max-volumes"},
 		{"--max-volumes=many", "--max-volumes"},
+		{"--orphan-policy=forget", "--orphan-policy"},
+		{"--orphan-grace=0", "--orphan-grace"},
 		{"--logging-format=xml", "--logging-format"},
 		{"--v=loud", "--v"},
 		{"--no-such-flag", "--no-such-flag"},
@@ -85,6 +87,7 @@ func TestFlagsReachTheConfig(t *testing.T) {
 	err := flags.Parse([]string{
 		"--endpoint=/e", "--node-name=n", "--driver-name=d", "--volume-groups=a,b-*", "--state-dir=/s", "--kubelet-dir=/k",
 		"--services=node", "--lvm-exec=host", "--thin-overcommit=1.5", "--max-volumes=7",
+		"--orphan-policy=report", "--orphan-grace=90s",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +95,8 @@ func TestFlagsReachTheConfig(t *testing.T) {
 	if len(c.VolumeGroups) != 2 || len(c.Services) != 1 {
 		t.Fatalf("%+v", c)
 	}
-	got := []any{c.Endpoint, c.NodeName, c.DriverName, c.VolumeGroups[0], c.VolumeGroups[1], c.StateDir, c.KubeletDir, c.Services[0], c.LVMExec, c.ThinOvercommit, c.MaxVolumes}
-	for i, want := range []any{"/e", "n", "d", "a", "b-*", "/s", "/k", "node", "host", 1.5, int64(7)} {
+	got := []any{c.Endpoint, c.NodeName, c.DriverName, c.VolumeGroups[0], c.VolumeGroups[1], c.StateDir, c.KubeletDir, c.Services[0], c.LVMExec, c.ThinOvercommit, c.MaxVolumes, c.OrphanPolicy, c.OrphanGrace}
+	for i, want := range []any{"/e", "n", "d", "a", "b-*", "/s", "/k", "node", "host", 1.5, int64(7), driver.OrphanReport, 90 * time.Second} {
 		if got[i] != want {
 			t.Errorf("value %d: %v, want %v", i, got[i], want)
 		}

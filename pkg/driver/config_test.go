@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
@@ -57,6 +58,11 @@ func TestValidate(t *testing.T) {
 		{"", func(c *Config) { c.ThinOvercommit = 2.5 }},
 		{"--max-volumes", func(c *Config) { c.MaxVolumes = -1 }},
 		{"", func(c *Config) { c.MaxVolumes = 0 }},
+		{"--orphan-policy", func(c *Config) { c.OrphanPolicy = "" }},
+		{"--orphan-policy", func(c *Config) { c.OrphanPolicy = "forget" }},
+		{"", func(c *Config) { c.OrphanPolicy = OrphanReport }},
+		{"--orphan-grace", func(c *Config) { c.OrphanGrace = 0 }},
+		{"--orphan-grace", func(c *Config) { c.OrphanGrace = -time.Minute }},
 	} {
 		cfg := valid()
 		c.set(&cfg)
