@@ -59,8 +59,9 @@ type orphan struct {
 
 // candidate is a volume that could be an orphan.
 type candidate struct {
-	id string
-	lv volume.LV // no UUID: there is only a record
+	id    string
+	lv    volume.LV // no UUID: there is only a record
+	twice bool      // another logical volume, in another group, is of this volume too
 }
 
 // reap looks for orphans until stop is closed: at once, and then every now and then. The looks are so close that a grace time is not
@@ -91,45 +92,41 @@ func (l *Lifecycle) look(ctx context.Context) {
 		candidates = nil // don't know is never no
 	}
 	l.tellDoubt(err)
-	ids := map[string]bool{}
-	for _, c := range candidates {
-		ids[c.id] = true
-		if err := l.lookAt(ctx, c, pods); err != nil {
-			l.noOrphan(c.id, err.Error())
+	for id, c := range candidates {
+		if err := l.lookAt(ctx, *c, pods); err != nil {
+			l.noOrphan(id, err.Error())
 		}
 	}
 	for _, id := range l.orphanIDs() {
-		if !ids[id] {
+		if candidates[id] == nil {
 			l.noOrphan(id, "it is gone, or it cannot be told")
 		}
 	}
 }
 
-// candidates gives the inline volumes, and the records of publishes without a logical volume.
-func (l *Lifecycle) candidates(ctx context.Context) ([]candidate, error) {
+// candidates gives, by id, the inline volumes, and the records of publishes without a logical volume.
+func (l *Lifecycle) candidates(ctx context.Context) (map[string]*candidate, error) {
 	all, err := l.Inventory.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []candidate
-	seen := map[string]bool{}
+	found := map[string]*candidate{}
 	for _, lv := range all {
 		id := lv.Name()
 		switch {
 		case lv.Tags.Owner != l.Owner || lv.Tags.Kind != volume.Inline:
-			continue
-		case seen[id]:
-			return nil, fmt.Errorf("there are two logical volumes of the volume %s; one is %s: remove the one that is not needed", id, lv.Ref)
+		case found[id] != nil:
+			found[id].twice = true
+		default:
+			found[id] = &candidate{id: id, lv: lv}
 		}
-		seen[id] = true
-		out = append(out, candidate{id, lv})
 	}
 	for _, rec := range l.Journal.All() {
-		if rec.Kind == volume.Inline && rec.Intent == journal.Publish && !seen[rec.VolumeID] {
-			out = append(out, candidate{id: rec.VolumeID})
+		if rec.Kind == volume.Inline && rec.Intent == journal.Publish && found[rec.VolumeID] == nil {
+			found[rec.VolumeID] = &candidate{id: rec.VolumeID}
 		}
 	}
-	return out, nil
+	return found, nil
 }
 
 // podsFolder gives the folder of kubelet's pods, as paths in the mount table and in the journal show it.
@@ -164,7 +161,7 @@ func (l *Lifecycle) lookAt(ctx context.Context, c candidate, pods string) error 
 		return nil
 	}
 	if l.Orphans == ReportOrphans || untold != nil {
-		l.report(c, untold)
+		l.report(c.id, volume.Ref{VG: c.lv.VG, LV: volume.LVName(volume.Inline, c.id)}, untold)
 		return nil
 	}
 	return l.removeOrphan(ctx, c, rec, recorded)
@@ -208,6 +205,8 @@ func (l *Lifecycle) abandoned(ctx context.Context, c candidate, rec journal.Reco
 	switch {
 	case recorded && (rec.Intent != journal.Publish || rec.Kind != volume.Inline):
 		return fmt.Errorf("its record has intent %s", rec.Intent)
+	case c.twice:
+		return errors.New("two logical volumes, in two groups, are of this volume")
 	case c.lv.UUID == "" && !recorded:
 		return errors.New("its record is gone")
 	case c.lv.UUID == "":
@@ -272,9 +271,9 @@ func (l *Lifecycle) orphanIDs() []string {
 }
 
 // report tells of an orphan that is not removed; once.
-func (l *Lifecycle) report(c candidate, untold error) {
+func (l *Lifecycle) report(id string, r volume.Ref, untold error) {
 	l.reaper.mu.Lock()
-	o := l.reaper.orphans[c.id]
+	o := l.reaper.orphans[id]
 	first := o != nil && !o.reported
 	if o != nil {
 		o.reported = true
@@ -284,10 +283,10 @@ func (l *Lifecycle) report(c candidate, untold error) {
 	case !first:
 	case untold != nil:
 		l.Log("an inline volume is used by nobody, but may be needed; unpublish it, or remove it, if it is not",
-			"volume", c.id, "lv", c.lv.Ref.String(), "why", untold)
+			"volume", id, "lv", r.String(), "why", untold)
 	default:
 		l.Log("an inline volume is an orphan, and is kept because of --orphan-policy=report: its pod is gone, and nothing uses it",
-			"volume", c.id, "lv", c.lv.Ref.String())
+			"volume", id, "lv", r.String())
 	}
 }
 
