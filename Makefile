@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test lint unit fuzz vm sweep bench shell clean
+.PHONY: help setup build demo test lint unit fuzz vm sweep soak powercut bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -25,6 +25,10 @@ VM_RUN ?= .
 UNIT_TIMEOUT ?= 5m
 FUZZTIME ?= 30s
 BENCH ?= .
+STEPS ?= 10000
+soak = TEST_SOAK_STEPS=$(STEPS) TEST_SOAK_SEED=$(SEED)
+CUTS ?= 200
+SEED ?=
 BENCH_TIME ?= 20x
 BENCH_COUNT ?= 1
 
@@ -42,7 +46,8 @@ demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: 
 	@hack/demo.sh
 
 test: FUZZTIME = 3s
-test: setup lint unit fuzz vm ## run the whole suite: setup, lint, unit, fuzz (short), vm
+test: CUTS = 2
+test: setup lint unit fuzz vm powercut ## run the whole suite: setup, lint, unit, fuzz (short), vm, powercut (short)
 
 lint: ## check style, rules and scripts
 	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/demo.sh .ci/run
@@ -59,6 +64,16 @@ vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=Test
 
 sweep: ## put a fault at every effect of the driver, on real LVM (long; "make test" has a short form)
 	@$(step) sweep env TEST_SWEEP=full $(vm_test) -run 'TestDriverOverRealMachine/.*(Kill|Fail)' ./sanity
+
+soak: VM_TIMEOUT = 12h
+soak: VM_LIMIT = 43200
+soak: ## random operations against a model, over the fake and on real LVM (SEED=n STEPS=10000; hours)
+	@$(step) "soak, $(STEPS) steps, over the fake" env $(soak) go test -race -count=1 -timeout 2h -run TestSoakOverFake ./sanity
+	@$(step) "soak, $(STEPS) steps, on real LVM" env $(soak) $(vm_test) -run TestSoakOverRealMachine ./sanity
+
+powercut: ## cut the power of the machine at random moments (CUTS=200 SEED=n; an hour or two)
+	@$(step) "build powercut" env $(static) -o bin/ ./hack/powercut
+	@$(step) "powercut, $(CUTS) cuts" bin/powercut -cuts $(CUTS) $(if $(SEED),-seed $(SEED)) hack/vm-exec
 
 bench: build ## measure the driver against the bare tools in the machine (BENCH=regexp BENCH_TIME=20x BENCH_COUNT=n)
 	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -count $(BENCH_COUNT) ./sanity
