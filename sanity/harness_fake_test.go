@@ -47,6 +47,8 @@ type fakeHarness struct {
 	socket  string // of the last driver
 	current *inProcess
 	orphans orphans
+	// reconfigure changes what the next driver is configured with; nil: nothing.
+	reconfigure func(*driver.Config)
 }
 
 // orphans is how the next driver treats orphans.
@@ -100,6 +102,9 @@ func (h *fakeHarness) Start(t *testing.T) {
 	h.socket = filepath.Join(h.dir, fmt.Sprintf("csi%d.sock", h.starts))
 	cfg.Endpoint = h.socket
 	cfg.NodeName, cfg.VolumeGroups, cfg.StateDir = h.NodeName(), []string{fakeVG}, h.state
+	if h.reconfigure != nil {
+		h.reconfigure(&cfg)
+	}
 	cfg.OrphanPolicy = cmp.Or(h.orphans.policy, cfg.OrphanPolicy)
 
 	ctx, cancel := context.WithCancel(context.Background())

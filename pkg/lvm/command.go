@@ -51,9 +51,10 @@ const tuned = "" +
 	"obtain_device_list_from_udev=0 external_device_info_source=\"none\"} " +
 	// No message bus in a container; and a lock that is taken is waited for.
 	"global{notify_dbus=0 wait_for_locks=1} " +
-	// The shape of what is printed: it is parsed.
+	// The shape of what is printed: it is parsed. With prefixes LVM 2.03.16 prints broken JSON. silent is of no avail where
+	// lvm.conf sets it; then lvremove does not say that it removed, and a report has to tell.
 	"log{silent=0 command_names=0 prefix=\"\" report_command_log=0} " +
-	"report{output_format=\"basic\" list_item_separator=\",\" mark_hidden_devices=0 binary_values_as_numeric=0 compact_output=0}"
+	"report{prefixes=0 output_format=\"basic\" list_item_separator=\",\" mark_hidden_devices=0 binary_values_as_numeric=0 compact_output=0}"
 
 // readLimit bounds commands that change nothing. A report waits for LVM's lock while a change of a group is under way.
 const readLimit = 30 * time.Second
