@@ -58,6 +58,7 @@ type realHarness struct {
 	log  *os.File
 
 	orphans orphans
+	attr    *syscall.SysProcAttr // of the driver's process
 }
 
 // pv is a device-mapper device over a part of a disk, so that its metadata can be made unreadable.
@@ -174,6 +175,7 @@ func (h *realHarness) cleanUp(t *testing.T) {
 	_ = h.log.Close()
 	h.unmountAll(t)
 	lvm(t, "vgremove", "-f", "-y", realVG)
+	must(t, os.RemoveAll("/dev/"+realVG)) // a killed LVM command leaves links there, and vgcreate refuses the name
 	for _, p := range h.pvs {
 		sh(t, "dmsetup", "remove", "--retry", p.name)
 	}
@@ -213,7 +215,7 @@ func (h *realHarness) Start(t *testing.T) {
 	must(t, err)
 	p := &process{cmd: exec.Command("/proc/self/exe"), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), childConfig+"="+string(text), childControl+"="+h.in("control"), "PATH="+h.in("bin")+":"+os.Getenv("PATH"))
-	p.cmd.Stdout, p.cmd.Stderr = h.log, h.log
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = h.log, h.log, h.attr
 	must(t, p.cmd.Start())
 	h.proc = p
 	go func() {

@@ -210,7 +210,7 @@ func (l *LVM) remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 	}
 	lv, ok := g.lvs[r.LV]
 	switch {
-	case !ok:
+	case !ok || g.MissingPVs != 0:
 		return g.whole()
 	case lv.Tags.Owner != l.cfg.Owner:
 		return l.notOurs(r)
@@ -229,6 +229,9 @@ func (l *LVM) selection(r volume.Ref, k volume.Kind) string {
 		`lv_name="` + r.LV + `"`, `vg_name="` + r.VG + `"`,
 		`lv_tags="` + volume.OwnerTag(l.cfg.Owner) + `"`, `lv_tags="` + volume.KindTag(k) + `"`,
 		`lv_role=public`,
+		// Whatever LVM changes in a group with a missing disk, it also marks that disk as missing for good: when it comes
+		// back it stays out, until vgextend(8) --restoremissing. A disk that is late at boot must not end so.
+		`vg_missing_pv_count=0`,
 	}
 	for _, role := range keepRoles {
 		conditions = append(conditions, `lv_role!=`+role)

@@ -388,6 +388,7 @@ func TestRemove(t *testing.T) {
 		{name: "origin", lv: "origin", result: silent, report: "many", want: volume.ErrPrecondition, reports: true},
 		{name: "pool", lv: "pool", result: silent, report: "many", want: volume.ErrPrecondition, reports: true},
 		{name: "changed meanwhile", lv: "linear", result: silent, report: "many", plain: true, reports: true},
+		{name: "a disk is missing", lv: "linear", result: silent, report: "partial", plain: true, reports: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, "data")
@@ -399,7 +400,7 @@ func TestRemove(t *testing.T) {
 					return run.Result{Stdout: string(recorded(t, c.report+".json"))}, nil
 				}
 				want := []string{"-y", "-S", `lv_name="` + c.lv + `" && vg_name="data" && lv_tags="csi.owner=` + owner + `" && lv_tags="csi.kind=` +
-					string(c.kind) + `" && lv_role=public && lv_role!=thickorigin && lv_role!=extthinorigin`, "data/" + c.lv}
+					string(c.kind) + `" && lv_role=public && vg_missing_pv_count=0 && lv_role!=thickorigin && lv_role!=extthinorigin`, "data/" + c.lv}
 				if verb != "lvremove" || !slices.Equal(args, want) {
 					t.Errorf("%s %q, want %q", verb, args, want)
 				}

@@ -46,6 +46,18 @@ func (c caller) notFinal(what string, err error) {
 	}
 }
 
+// inTheEnd calls until the answer is final, or a minute has gone. It calls less often than repeat, since there is much to
+// be caught up with at that time.
+func (c caller) inTheEnd(call func(ctx context.Context) error) (err error) {
+	for range time.Minute / (100 * time.Millisecond) {
+		if err = call(c.t.Context()); status.Code(err) != codes.Aborted {
+			return err
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	return err
+}
+
 func (e eph) publishWithin(ctx context.Context) error {
 	_, err := e.Node().NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 		VolumeId: e.id, TargetPath: e.target, VolumeContext: e.attributes, VolumeCapability: e.capability,
@@ -144,7 +156,7 @@ func vgLockHeld(t *testing.T, h Harness) {
 	}
 	release()
 	for what, call := range calls {
-		if err := c.repeat(func() error { return call(t.Context()) }); err != nil {
+		if err := c.inTheEnd(call); err != nil {
 			t.Errorf("%s after the lock was freed: %v", what, err)
 		}
 	}
