@@ -117,7 +117,7 @@ type Store struct {
 	mu      sync.Mutex
 	records map[string]Record // by volume id
 	damaged map[string]string // by file name: why the volume of this file cannot be served
-	dirty   bool              // a record was forgotten and the folder not synced since
+	dirty   bool              // a record may have been forgotten, here or by an earlier driver, and the folder not synced since
 }
 
 // Open reads the journal below the state folder, and makes its folder where it is missing. A file that is torn or not
@@ -126,9 +126,9 @@ type Store struct {
 func Open(ctx context.Context, stateDir string, effects effect.Seam) (*Store, error) {
 	s := &Store{
 		folder: filepath.Join(stateDir, "journal"), effects: effects,
-		records: map[string]Record{}, damaged: map[string]string{},
+		records: map[string]Record{}, damaged: map[string]string{}, dirty: true,
 	}
-	if err := os.MkdirAll(s.folder, 0o700); err != nil {
+	if err := s.makeFolder(ctx); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	entries, err := os.ReadDir(s.folder)
@@ -152,6 +152,14 @@ func Open(ctx context.Context, stateDir string, effects effect.Seam) (*Store, er
 	return s, nil
 }
 
+// makeFolder does nothing where the folder is there: the file system may be read-only.
+func (s *Store) makeFolder(ctx context.Context) error {
+	if _, err := os.Stat(s.folder); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return s.effects.Do(ctx, "mkdir", s.folder, func() error { return os.MkdirAll(s.folder, 0o700) })
+}
+
 // load reads one entry of the folder. An error is one that must keep the driver from starting: a folder that cannot be
 // read says nothing about what it intends.
 func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
@@ -160,8 +168,9 @@ func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
 	case name == damagedFolder && e.IsDir():
 		return nil
 	case strings.HasPrefix(name, tempPrefix):
-		// A write that was cut off before its rename: nothing was announced by it.
-		return s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
+		// A write that was cut off before its rename: nothing was announced by it, and it may stay where it cannot be removed.
+		_ = s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
+		return nil
 	case !recordName.MatchString(name) || !e.Type().IsRegular():
 		return s.moveAside(ctx, name, "not a record of this driver")
 	}
@@ -259,28 +268,58 @@ func (s *Store) Remember(rec Record) {
 }
 
 // Forget removes the record; it is nil where there is none. The folder is not synced: a record that comes back after
-// a power cut announces work that will be found done. Where that would not be harmless, Sync is called as well.
-// On an error the record stands.
+// a power cut announces work that will be found done. Where that would not be harmless, see Erase. On an error the record
+// stands.
 func (s *Store) Forget(ctx context.Context, volumeID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.records[volumeID]; !ok {
 		return nil
 	}
+	if err := s.remove(ctx, volumeID); err != nil {
+		return err
+	}
+	delete(s.records, volumeID)
+	return nil
+}
+
+// Erase is Forget for records that must not come back after a power cut. On an error the record stands, in memory at
+// least. One fsync.
+func (s *Store) Erase(ctx context.Context, volumeID string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.records[volumeID]; !ok {
+		return nil
+	}
+	if err := s.remove(ctx, volumeID); err != nil {
+		return err
+	}
+	if err := s.sync(ctx); err != nil {
+		return err
+	}
+	delete(s.records, volumeID)
+	return nil
+}
+
+// remove removes the file of a record. With s.mu held.
+func (s *Store) remove(ctx context.Context, volumeID string) error {
 	path := filepath.Join(s.folder, fileName(volumeID))
 	err := s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("journal: record of volume %q: %w", volumeID, err)
 	}
-	delete(s.records, volumeID)
 	s.dirty = true
 	return nil
 }
 
-// Sync makes durable what was forgotten; one fsync, or none where nothing was.
+// Sync makes durable what was forgotten, by this driver or an earlier one that was killed; one fsync, or none where it is.
 func (s *Store) Sync(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.sync(ctx)
+}
+
+func (s *Store) sync(ctx context.Context) error {
 	if !s.dirty {
 		return nil
 	}
@@ -308,8 +347,8 @@ func (s *Store) write(ctx context.Context, name string, data []byte, renamed fun
 	if temp != nil {
 		defer func() {
 			_ = temp.Close() // synced or given up; the second close of the good case says nothing new
-			if !kept {
-				_ = os.Remove(temp.Name()) // best effort; Open removes what stays
+			if !kept {       // best effort; Open removes what stays
+				_ = s.effects.Do(ctx, "remove", temp.Name(), func() error { return os.Remove(temp.Name()) })
 			}
 		}()
 	}

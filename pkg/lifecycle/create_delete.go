@@ -22,6 +22,7 @@ import (
 // with intent Create, and the next call, or after a grace time the driver by itself, removes what it names.
 func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	id := volume.ID{Node: l.Node, Ref: s.Ref}.String()
+	defer l.settle(id)
 	rec, ok, err := l.Journal.Get(id)
 	if err != nil {
 		return volume.LV{}, err
@@ -35,13 +36,19 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 	lv, err := l.find(ctx, s.Ref) // 2
 	switch {
 	case err == nil:
-		return lv, l.sameVolume(s, lv)
+		return lv, errors.Join(l.sameVolume(s, lv), handOut(lv, l.Journal.Sync(ctx)))
 	case errors.Is(err, volume.ErrPrecondition):
 		return volume.LV{}, fmt.Errorf("%w: %v; rename it, or use another name", volume.ErrExists, err) //nolint:errorlint // its class is not the answer
 	case !errors.Is(err, volume.ErrNotFound):
 		return volume.LV{}, err
 	}
 	rec = journal.Record{VolumeID: id, Kind: volume.Persistent, VG: s.VG, LV: s.LV, Intent: journal.Create, Since: time.Now()}
+	defer func() { // a panic is answered Internal, which is final
+		if p := recover(); p != nil {
+			_ = l.afterFailedCreate(ctx, rec, nil) // carried on where it fails; the panic is the answer
+			panic(p)
+		}
+	}()
 	if err := l.Journal.Put(ctx, rec); err != nil { // 3; without it, a kill would leave an LV of which nobody knows whether it is whole
 		return volume.LV{}, errors.Join(err, l.Journal.Forget(ctx, id))
 	}
@@ -49,11 +56,16 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 	if err != nil {
 		return volume.LV{}, l.afterFailedCreate(ctx, rec, err)
 	}
-	// Durable, unlike elsewhere: a record that came back after a power cut would call a volume nobody's that was handed out.
-	if err := errors.Join(l.Journal.Forget(ctx, id), l.Journal.Sync(ctx)); err != nil {
-		return volume.LV{}, fmt.Errorf("%w: logical volume %s is made, but that cannot be recorded: %v", volume.ErrPending, lv.Ref, err) //nolint:errorlint // its class is not the answer
+	return lv, handOut(lv, l.Journal.Erase(ctx, id))
+}
+
+// handOut is nil where the record of the create is durably gone. Unlike elsewhere it must be: one that came back after a
+// power cut would call a volume nobody's that was handed out.
+func handOut(lv volume.LV, err error) error {
+	if err == nil {
+		return nil
 	}
-	return lv, nil
+	return fmt.Errorf("%w: logical volume %s is made, but that cannot be recorded: %v", volume.ErrPending, lv.Ref, err) //nolint:errorlint // its class is not the answer
 }
 
 // find looks for a logical volume of the name, in every volume group that is there: the name alone decides. That another
@@ -110,7 +122,7 @@ func (l *Lifecycle) Delete(ctx context.Context, r volume.Ref) error {
 		return err
 	}
 	if ok && rec.Intent == journal.Reclaim {
-		return fmt.Errorf("%w: an unpublish of this volume is unfinished; left to do: %s", volume.ErrPending, l.left(id))
+		return fmt.Errorf("%w: an unpublish of this volume is unfinished; %s", volume.ErrPending, l.outlook(id))
 	}
 	if err := l.unused(ctx, r); err != nil {
 		return err

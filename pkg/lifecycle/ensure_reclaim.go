@@ -115,9 +115,9 @@ func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []jou
 // intend makes durable that the record's paths are to go. Where the state folder takes no record, being full or
 // read-only, the teardown goes on without: freeing space must not need space.
 func (l *Lifecycle) intend(ctx context.Context, rec journal.Record) {
+	l.Journal.Remember(rec) // first: whatever becomes of the write, this driver carries it on
 	if err := l.Journal.Put(ctx, rec); err != nil {
 		l.Log("a teardown goes on without a durable record; a restart would forget it", "volume", rec.VolumeID, "err", err)
-		l.Journal.Remember(rec)
 	}
 }
 
@@ -234,8 +234,8 @@ func (e *teardownError) Is(target error) bool { return e.busy && target == volum
 // carryOn reports an unfinished teardown, and sees to it that it is tried again.
 func (l *Lifecycle) carryOn(rec journal.Record, err error) error {
 	busy := onlyBusy(err)
-	wait := l.schedule(rec.VolumeID, err, busy)
-	return &teardownError{busy: busy, text: fmt.Sprintf("%v; left to do: %s; the driver tries again by itself in %s", err, l.left(rec.VolumeID), wait)}
+	l.schedule(rec.VolumeID, err, busy)
+	return &teardownError{busy: busy, text: fmt.Sprintf("%v; %s", err, l.outlook(rec.VolumeID))}
 }
 
 // onlyBusy reports whether waiting alone will end the error: each of the joined errors is busy, or a device that is
@@ -245,6 +245,15 @@ func onlyBusy(err error) bool {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !onlyBusy(e) })
 	}
 	return errors.Is(err, volume.ErrBusy) || errors.Is(err, errSuspended)
+}
+
+// outlook says what is left to do, and when the driver tries it next.
+func (l *Lifecycle) outlook(volumeID string) string {
+	when := "now"
+	if wait := l.nextTry(volumeID); wait > 0 {
+		when = "in " + wait.Round(time.Millisecond).String()
+	}
+	return fmt.Sprintf("left to do: %s; the driver tries again by itself %s", l.left(volumeID), when)
 }
 
 // left says in words what the record of a volume still wants done.

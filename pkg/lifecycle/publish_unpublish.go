@@ -55,14 +55,16 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 		if err := publishedAlready(q.Volume.Ref, d, at[len(at)-1], q.Capability, readOnly); err != nil {
 			return err
 		}
-		return l.supersede(ctx, q.Volume, target)
+		_, err := l.supersede(ctx, q.Volume, target)
+		return err
 	}
 	others := elsewhere(table, d, staging, target)
 	if q.Capability.Mode == volume.SingleNodeSingleWriter && len(others) != 0 {
 		return fmt.Errorf("%w: access mode %s allows one target path, and logical volume %s is published at %s; unpublish it there first",
 			volume.ErrPrecondition, q.Capability.Mode, q.Volume.Ref, strings.Join(others, ", "))
 	}
-	if err := l.supersede(ctx, q.Volume, target); err != nil {
+	superseded, err := l.supersede(ctx, q.Volume, target)
+	if err != nil {
 		return err
 	}
 	options := volume.MountOptions{Flags: q.Capability.MountFlags, ReadOnly: readOnly}
@@ -70,9 +72,9 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 		if err := l.deviceReadOnly(ctx, d, table, others, readOnly); err != nil {
 			return err
 		}
-		return l.showDevice(ctx, d, target, volume.MountOptions{ReadOnly: readOnly})
+		return l.showDevice(ctx, q.Volume, d, journal.Path{Path: target, Role: journal.Target}, superseded, volume.MountOptions{ReadOnly: readOnly})
 	}
-	return l.bindTarget(ctx, staging, target, q.Capability.Group, options)
+	return l.bindTarget(ctx, q, staging, target, superseded, options)
 }
 
 // notActive tells an unknown volume from one that nobody staged.
@@ -132,8 +134,8 @@ func (l *Lifecycle) deviceReadOnly(ctx context.Context, d volume.Device, table [
 	return l.FS.SetReadOnly(ctx, d, readOnly)
 }
 
-func (l *Lifecycle) bindTarget(ctx context.Context, staging, target string, group *int, o volume.MountOptions) error {
-	if group != nil { // through the staging mount, which is writable whatever the target is
+func (l *Lifecycle) bindTarget(ctx context.Context, q PublishRequest, staging, target string, superseded bool, o volume.MountOptions) error {
+	if group := q.Capability.Group; group != nil { // through the staging mount, which is writable whatever the target is
 		if err := l.FS.SetGroup(ctx, staging, *group); err != nil {
 			return fmt.Errorf("give the volume to group %d: %w", *group, err)
 		}
@@ -142,8 +144,9 @@ func (l *Lifecycle) bindTarget(ctx context.Context, staging, target string, grou
 	if err != nil {
 		return err
 	}
-	if err := l.Mounts.Bind(ctx, staging, target, o); err != nil {
-		return l.undo(ctx, fmt.Errorf("bind %s to %s: %w", staging, target, err), target, made, false)
+	at := begun{volume: q.Volume, path: journal.Path{Path: target, Role: journal.Target}, made: made || superseded}
+	if err := l.orUndo(ctx, at, func() error { return l.Mounts.Bind(ctx, staging, target, o) }); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", staging, target, err)
 	}
 	return nil
 }
@@ -175,20 +178,25 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 	case err != nil:
 		return err
 	case recorded && rec.Intent == journal.Reclaim:
-		return fmt.Errorf("%w: the teardown of this volume is unfinished; left to do: %s", volume.ErrPending, l.left(q.Volume.ID))
+		return fmt.Errorf("%w: the teardown of this volume is unfinished; %s", volume.ErrPending, l.outlook(q.Volume.ID))
 	case recorded && !rec.Has(target):
 		return fmt.Errorf("%w: an inline volume has one target path, and for this one another is recorded: %v", volume.ErrPrecondition, rec.Paths)
 	}
 	l.noOrphan(q.Volume.ID, "it is published")
 	lv, there, err := l.findInline(ctx, q.Spec)
-	if err != nil {
+	switch {
+	case err != nil && recorded && !errors.Is(err, volume.ErrExists):
+		return kept(err) // an earlier call began it, and this one cannot tell how far
+	case err != nil:
 		return err
 	}
 	if there {
 		q.Spec.VG = lv.VG
 	}
-	if done, err := l.inlinePublished(ctx, q, target, recorded); done || err != nil {
+	if done, err := l.inlinePublished(ctx, q, target, recorded); err != nil {
 		return err
+	} else if done {
+		return kept(l.giveToGroup(ctx, q, target)) // a call that was killed may not have got so far
 	}
 	defer func() { // a panic is answered Internal, which is final: what was begun must not stay
 		if r := recover(); r != nil {
@@ -202,14 +210,11 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 		rec = journal.Record{VolumeID: q.Volume.ID, Kind: volume.Inline, VG: q.Spec.VG, LV: q.Spec.LV, Intent: journal.Publish,
 			Paths: []journal.Path{{Path: target, Role: journal.Target}}, Since: time.Now()}
 		if err := l.Journal.Put(ctx, rec); err != nil { // without it a kill would leave an LV that nobody comes back for
-			return errors.Join(err, l.Journal.Forget(ctx, q.Volume.ID))
+			return l.unbegun(ctx, rec, there, err)
 		}
 	}
 	if _, err := l.Paths.Make(ctx, target, false); err != nil { // first, since what is in the way at the target is not ours to clear
-		if there {
-			return kept(err)
-		}
-		return errors.Join(err, l.Journal.Forget(ctx, q.Volume.ID))
+		return l.unbegun(ctx, rec, there, err)
 	}
 	handedOut, err := l.ensureInline(ctx, q, lv, there, target)
 	switch {
@@ -222,9 +227,25 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 	}
 }
 
+// unbegun ends a publish that failed before it made anything. What was there before is kept.
+func (l *Lifecycle) unbegun(ctx context.Context, rec journal.Record, there bool, cause error) error {
+	if there {
+		return kept(cause)
+	}
+	if err := l.Journal.Forget(ctx, rec.VolumeID); err != nil { // it stands, and must not stand for a publish
+		rec.Intent, rec.Paths = journal.Reclaim, nil
+		l.Journal.Remember(rec)
+		l.schedule(rec.VolumeID, err, false)
+	}
+	return cause
+}
+
 // kept is the answer where a publish fails of a volume that a pod may have written to: not final, so that the CO goes on
-// asking, and unpublishes it when it is no longer wanted.
+// asking, and unpublishes it when it is no longer wanted. nil stays nil.
 func kept(cause error) error {
+	if cause == nil {
+		return nil
+	}
 	return fmt.Errorf("%w: the volume may hold data and is kept until it is unpublished: %v", volume.ErrPending, cause) //nolint:errorlint // its class is not the answer
 }
 
@@ -291,12 +312,19 @@ func (l *Lifecycle) ensureInline(ctx context.Context, q InlineRequest, lv volume
 	if err := l.Mounts.Mount(ctx, d, target, options); err != nil {
 		return handedOut, fmt.Errorf("mount logical volume %s at %s: %w", lv.Ref, target, err)
 	}
-	if q.Capability.Group != nil && !options.ReadOnly { // of a read-only one there is nothing to give
-		if err := l.FS.SetGroup(ctx, target, *q.Capability.Group); err != nil {
-			return handedOut, l.undo(ctx, fmt.Errorf("give the volume to group %d: %w", *q.Capability.Group, err), target, false, true)
-		}
+	return handedOut, l.giveToGroup(ctx, q, target)
+}
+
+// giveToGroup gives the mounted volume to the group that is asked for; of a read-only one there is nothing to give.
+func (l *Lifecycle) giveToGroup(ctx context.Context, q InlineRequest, target string) error {
+	group := q.Capability.Group
+	if group == nil || q.ReadOnly || q.Capability.ReadOnly() {
+		return nil
 	}
-	return false, nil
+	if err := l.FS.SetGroup(ctx, target, *group); err != nil {
+		return fmt.Errorf("give the volume to group %d: %w", *group, err)
+	}
+	return nil
 }
 
 // rollBack takes away what a failed publish began, and returns its error: as it is when nothing is left, else as ErrPending.

@@ -15,6 +15,7 @@ type late struct {
 	tries int
 	since time.Time
 	timer *time.Timer
+	next  time.Time // when the timer is due; zero: there is no next try
 }
 
 // effectBound ends work that nobody waits for. It is long: programs that change something are never cut off by it.
@@ -60,9 +61,9 @@ func (l *Lifecycle) Stop(ctx context.Context) {
 	}
 }
 
-// schedule sees to the next try after an error, and returns when it will be. Waits double, up to a bound that is short
-// while the volume is only in use.
-func (l *Lifecycle) schedule(volumeID string, cause error, busy bool) time.Duration {
+// schedule sees to the next try after an error. Waits double, up to a bound that is short while the volume is only in
+// use.
+func (l *Lifecycle) schedule(volumeID string, cause error, busy bool) {
 	bound := l.Timing.FailedRetry
 	if busy {
 		bound = l.Timing.BusyRetry
@@ -77,7 +78,32 @@ func (l *Lifecycle) schedule(volumeID string, cause error, busy bool) time.Durat
 		l.Log("a teardown is unfinished and will be carried on", "volume", volumeID, "err", cause, "next", wait)
 	}
 	l.retryIn(volumeID, wait)
-	return wait
+}
+
+// settle sees to it that whatever a record wants done has a next try, however the verb ended that wrote it: with an error, or
+// with a panic. Each verb that writes one defers it.
+func (l *Lifecycle) settle(volumeID string) {
+	rec, ok, err := l.Journal.Get(volumeID)
+	if err != nil || !ok || rec.Intent == journal.Publish {
+		return
+	}
+	e := l.lateEntry(volumeID)
+	l.retries.mu.Lock()
+	none := e.next.IsZero()
+	l.retries.mu.Unlock()
+	if none {
+		l.retryIn(volumeID, l.Timing.FirstRetry)
+	}
+}
+
+// nextTry tells how long it is until the next try; 0: it is due.
+func (l *Lifecycle) nextTry(volumeID string) time.Duration {
+	l.retries.mu.Lock()
+	defer l.retries.mu.Unlock()
+	if e := l.retries.late[volumeID]; e != nil {
+		return max(0, time.Until(e.next))
+	}
+	return 0
 }
 
 func (l *Lifecycle) lateEntry(volumeID string) *late {
@@ -97,6 +123,7 @@ func (l *Lifecycle) retryIn(volumeID string, wait time.Duration) {
 	l.retries.mu.Lock()
 	defer l.retries.mu.Unlock()
 	if !l.retries.stopped {
+		e.next = time.Now().Add(wait)
 		e.timer.Reset(wait)
 	}
 }

@@ -44,7 +44,8 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := l.supersede(ctx, q.Volume, path); err != nil {
+	superseded, err := l.supersede(ctx, q.Volume, path)
+	if err != nil {
 		return err
 	}
 	table, err := l.Mounts.List(ctx)
@@ -58,7 +59,7 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 		if folder := filepath.Dir(path); len(mountsAt(table, folder)) != 0 { // the file would be made in what is mounted there
 			return fmt.Errorf("%w: something is mounted at the staging path %s of a block volume; unmount it first", volume.ErrExists, folder)
 		}
-		return l.showDevice(ctx, d, path, volume.MountOptions{})
+		return l.showDevice(ctx, q.Volume, d, journal.Path{Path: path, Role: journal.Device}, superseded, volume.MountOptions{})
 	}
 	return l.mountStaged(ctx, q, lv, d, path)
 }
@@ -117,13 +118,13 @@ func (l *Lifecycle) mountStaged(ctx context.Context, q StageRequest, lv volume.L
 	if err != nil {
 		return err
 	}
-	if err := l.Mounts.Mount(ctx, d, path, mountOptions(fs, q.Capability)); err != nil {
-		return l.undo(ctx, fmt.Errorf("mount logical volume %s at %s: %w", lv.Ref, path, err), path, made, false)
+	at := begun{volume: q.Volume, path: journal.Path{Path: path, Role: journal.Staging}, made: made}
+	err = l.orUndo(ctx, at, func() error { return l.Mounts.Mount(ctx, d, path, mountOptions(fs, q.Capability)) })
+	if err != nil {
+		return fmt.Errorf("mount logical volume %s at %s: %w", lv.Ref, path, err)
 	}
-	if err := l.grow(ctx, d, fs, path); err != nil {
-		return l.undo(ctx, err, path, made, true)
-	}
-	return nil
+	at.mounted = true
+	return l.orUndo(ctx, at, func() error { return l.grow(ctx, d, fs, path) })
 }
 
 func (l *Lifecycle) grow(ctx context.Context, d volume.Device, fs volume.FS, path string) error {
@@ -133,51 +134,84 @@ func (l *Lifecycle) grow(ctx context.Context, d volume.Device, fs volume.FS, pat
 	return nil
 }
 
-// showDevice binds the device node to a file at path.
-func (l *Lifecycle) showDevice(ctx context.Context, d volume.Device, path string, o volume.MountOptions) error {
-	made, err := l.Paths.Make(ctx, path, true)
+// showDevice binds the device node to a file. superseded as for begun.
+func (l *Lifecycle) showDevice(ctx context.Context, v Volume, d volume.Device, p journal.Path, superseded bool, o volume.MountOptions) error {
+	made, err := l.Paths.Make(ctx, p.Path, true)
 	if err != nil {
 		return err
 	}
-	if err := l.Mounts.Bind(ctx, d.Path, path, o); err != nil {
-		return l.undo(ctx, fmt.Errorf("show device %s at %s: %w", d, path, err), path, made, false)
+	at := begun{volume: v, path: p, made: made || superseded}
+	if err := l.orUndo(ctx, at, func() error { return l.Mounts.Bind(ctx, d.Path, p.Path, o) }); err != nil {
+		return fmt.Errorf("show device %s at %s: %w", d, p.Path, err)
 	}
 	return nil
 }
 
-// undo takes back what a failed call made at the path itself; what was there before stays. If that fails too the
-// answer is not final, so that the CO calls again.
-func (l *Lifecycle) undo(ctx context.Context, cause error, path string, made, mounted bool) error {
-	var err error
-	if mounted {
-		err = l.Mounts.Unmount(ctx, path)
-	}
-	if made && err == nil {
-		err = l.Paths.Remove(ctx, path)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %v; what was begun could not be taken back: %v", volume.ErrPending, cause, err) //nolint:errorlint // their classes are not the answer
-	}
-	return cause
+// begun is what a call has begun at a path.
+type begun struct {
+	volume  Volume
+	path    journal.Path
+	made    bool // the path itself was made; or a teardown was superseded that would have removed it
+	mounted bool
 }
 
-// supersede drops the path from a pending teardown: a later decision of the CO wins.
-func (l *Lifecycle) supersede(ctx context.Context, v Volume, path string) error {
+// orUndo takes the next step. If it fails, or panics, what the call has begun at the path is taken back; what was there
+// before stays. If that fails too it is journalled and carried on, and the error is ErrPending.
+func (l *Lifecycle) orUndo(ctx context.Context, b begun, step func() error) error {
+	defer func() {
+		if p := recover(); p != nil { // answered Internal, which is final
+			_ = l.undo(ctx, b, fmt.Errorf("panic: %v", p))
+			panic(p)
+		}
+	}()
+	if err := step(); err != nil {
+		return l.undo(ctx, b, err)
+	}
+	return nil
+}
+
+func (l *Lifecycle) undo(ctx context.Context, b begun, cause error) error {
+	var err error
+	if b.mounted {
+		err = l.Mounts.Unmount(ctx, b.path.Path)
+	}
+	if b.made && err == nil {
+		err = l.Paths.Remove(ctx, b.path.Path)
+	}
+	if err == nil {
+		return cause
+	}
+	rec, recorded, unreadable := l.Journal.Get(b.volume.ID)
+	if unreadable != nil { // read a moment ago, by supersede
+		return errors.Join(cause, err, unreadable)
+	}
+	if !recorded {
+		rec = journal.Record{VolumeID: b.volume.ID, Kind: b.volume.Kind, VG: b.volume.VG, LV: b.volume.LV}
+	}
+	rec.Intent, rec.Since = journal.Reclaim, time.Now()
+	rec = rec.With(b.path)
+	l.intend(ctx, rec)
+	return fmt.Errorf("%w: %v; what was begun could not be taken back yet: %v", volume.ErrPending, cause, l.carryOn(rec, err)) //nolint:errorlint // their classes are not the answer
+}
+
+// supersede drops the path from a pending teardown, and tells whether there was one: a later decision of the CO wins. On an
+// error the teardown stands.
+func (l *Lifecycle) supersede(ctx context.Context, v Volume, path string) (was bool, err error) {
 	rec, ok, err := l.Journal.Get(v.ID)
 	if err != nil || !ok || !rec.Has(path) {
-		return err
+		return false, err
 	}
-	if rec = rec.Without(path); len(rec.Paths) != 0 {
-		return l.Journal.Put(ctx, rec)
+	if less := rec.Without(path); len(less.Paths) != 0 {
+		if err = l.Journal.Put(ctx, less); err != nil {
+			l.Journal.Remember(rec)
+		}
+		return true, err
 	}
-	if err := l.Journal.Forget(ctx, v.ID); err != nil {
-		return err
-	}
-	if err := l.Journal.Sync(ctx); err != nil { // it must not come back and undo the publish
-		return err
+	if err := l.Journal.Erase(ctx, v.ID); err != nil { // it must not come back and undo the publish
+		return true, err
 	}
 	l.finished(v.ID)
-	return nil
+	return true, nil
 }
 
 // Unstage undoes Stage. nil where it is not staged. While the volume is mounted elsewhere too it is ErrBusy, journalled
@@ -203,6 +237,7 @@ func (l *Lifecycle) Unstage(ctx context.Context, v Volume, staging string) error
 // nil: all is gone. ErrNotFound: at the path is a mount of something else. ErrBusy: journalled, and carried on. Any
 // other error is journalled and carried on too, but waiting alone will not end it.
 func (l *Lifecycle) takeAway(ctx context.Context, v Volume, p journal.Path) error {
+	defer l.settle(v.ID)
 	rec, claimed, err := l.claim(ctx, v, p)
 	if err != nil || !claimed {
 		return err

@@ -29,7 +29,7 @@ func TestCodeOf(t *testing.T) {
 		{"invalid", publish, volume.ErrInvalid, codes.InvalidArgument},
 		{"not found", publish, volume.ErrNotFound, codes.NotFound},
 		{"exists", publish, volume.ErrExists, codes.AlreadyExists},
-		{"busy", publish, volume.ErrBusy, codes.Aborted},
+		{"busy", publish, volume.ErrBusy, codes.Internal},
 		{"busy unpublish", csi.Node_NodeUnpublishVolume_FullMethodName, volume.ErrBusy, codes.Aborted},
 		{"busy delete", remove, volume.ErrBusy, codes.FailedPrecondition},
 		{"busy delete as the controller says it", remove, fmt.Errorf("%w: %w", volume.ErrPrecondition, volume.ErrBusy), codes.FailedPrecondition},
@@ -47,8 +47,8 @@ func TestCodeOf(t *testing.T) {
 		{"anything else", publish, other, codes.Internal},
 
 		{"pending undo wins over no space", publish, errors.Join(volume.ErrNoSpace, volume.ErrPending), codes.Aborted},
-		{"busy undo wins over bad input", publish, errors.Join(volume.Invalid("f", "v", "r"), volume.ErrBusy), codes.Aborted},
-		{"busy undo wins over an internal error", publish, errors.Join(other, volume.ErrBusy), codes.Aborted},
+		{"pending undo wins over bad input", publish, errors.Join(volume.Invalid("f", "v", "r"), volume.ErrPending), codes.Aborted},
+		{"busy teardown wins over an internal error", csi.Node_NodeUnstageVolume_FullMethodName, errors.Join(other, volume.ErrBusy), codes.Aborted},
 		{"unanswered wins over not found", publish, errors.Join(volume.ErrNotFound, context.DeadlineExceeded), codes.DeadlineExceeded},
 		{"first reason of a failed publish", publish, errors.Join(volume.ErrNoSpace, other), codes.ResourceExhausted},
 	} {
