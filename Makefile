@@ -63,7 +63,7 @@ vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=Test
 	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(VM_RUN)' $(VM_PACKAGES),true)
 
 sweep: ## put a fault at every effect of the driver, on real LVM (long; "make test" has a short form)
-	@$(step) sweep env TEST_SWEEP=full $(vm_test) -run 'TestDriverOverRealMachine/.*(Kill|Fail)' ./sanity
+	@$(step) sweep env TEST_SWEEP=full $(vm_test) -v -run '^TestSweep' ./sanity
 
 soak: VM_TIMEOUT = 12h
 soak: VM_LIMIT = 43200

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -58,7 +57,8 @@ func runDriver() error {
 	if err != nil {
 		return err
 	}
-	d.Timing = lifecycle.Timing{BusyWait: 300 * time.Millisecond, FirstRetry: 50 * time.Millisecond, BusyRetry: 200 * time.Millisecond, FailedRetry: 200 * time.Millisecond}
+	d.Timing = lifecycle.Timing{BusyWait: 300 * time.Millisecond, FirstRetry: 50 * time.Millisecond, BusyRetry: 200 * time.Millisecond, FailedRetry: 200 * time.Millisecond,
+		CreateGrace: time.Second}
 	d.StopBound = stopBound
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -81,9 +81,7 @@ func (c *child) seam(ctx context.Context, e effect.Effect, do func() error) erro
 		return err
 	}
 	return c.faults.seam(ctx, e, func() error {
-		for _, name := range names(e) {
-			c.wait(name)
-		}
+		c.wait(contract.EffectName(e))
 		return do()
 	})
 }
@@ -109,18 +107,6 @@ func (c *child) follow(e effect.Effect) error {
 		return err
 	}
 	return appendTo(c.in("effects"), string(line)+"\n")
-}
-
-// names gives what an effect is called in Block: its operation, or the program.
-func names(e effect.Effect) []string {
-	if e.Op != "run" {
-		return []string{e.Op}
-	}
-	words := strings.Fields(e.Detail)
-	if words[0] == "lvm" {
-		words = words[1:]
-	}
-	return []string{filepath.Base(words[0])}
 }
 
 func (c *child) wait(name string) {

@@ -7,3 +7,7 @@ import (
 )
 
 func TestDriverOverFake(t *testing.T) { contract.Driver(t, newFakeHarness) }
+
+func TestSweepOverFake(t *testing.T) {
+	contract.Sweep(t, newFakeHarness, 1, func(string, string) bool { return true })
+}

@@ -1,6 +1,7 @@
 package sanity
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,7 +33,7 @@ type faults struct {
 }
 
 func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error {
-	fault, err := f.begin(e)
+	fault, errno, err := f.begin(e)
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error
 	case contract.PanicAt:
 		panic(fmt.Sprintf("injected at %s %s", e.Op, e.Detail))
 	case contract.FailBefore:
-		return fmt.Errorf("injected before %s %s: %w", e.Op, e.Detail, syscall.EIO)
+		return fmt.Errorf("injected before %s %s: %w", e.Op, e.Detail, errno)
 	}
 	err = do()
 	switch {
@@ -51,23 +52,24 @@ func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error
 		f.kill()
 		return errDead
 	case fault == contract.FailAfter && (e.Op == "run" || e.Op == "fsync"):
-		return errors.Join(err, fmt.Errorf("injected after %s %s: %w", e.Op, e.Detail, syscall.EIO))
+		return errors.Join(err, fmt.Errorf("injected after %s %s: %w", e.Op, e.Detail, errno))
 	}
 	return err
 }
 
 // begin counts an effect, and tells what it meets. Nothing begins any more once the driver is dead.
-func (f *faults) begin(e effect.Effect) (contract.FaultKind, error) {
+func (f *faults) begin(e effect.Effect) (contract.FaultKind, syscall.Errno, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.dead {
-		return "", errDead
+		return "", 0, errDead
 	}
 	f.seen = append(f.seen, e)
-	if len(f.seen) == f.armed.N {
-		return f.armed.Do, nil
+	each := f.armed.Each != "" && (contract.EffectName(e) == f.armed.Each || strings.HasPrefix(e.Detail, f.armed.Each+"/") || e.Detail == f.armed.Each)
+	if each || len(f.seen) == f.armed.N {
+		return f.armed.Do, cmp.Or(f.armed.Errno, syscall.EIO), nil
 	}
-	return "", nil
+	return "", 0, nil
 }
 
 func (f *faults) kill() {
@@ -112,6 +114,9 @@ func journalWorld(folder string) (string, error) {
 			return nil // a temporary file means nothing, whenever it was left behind
 		}
 		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone since the folder was read
+		}
 		if err != nil {
 			return err
 		}

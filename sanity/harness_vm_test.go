@@ -32,14 +32,19 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
 )
 
-// TestDriverOverRealMachine sweeps every fourth effect only, since each takes seconds here; with TEST_SWEEP=full ("make
-// sweep") it sweeps all of them. Over the fake they are swept always.
 func TestDriverOverRealMachine(t *testing.T) {
-	if os.Getenv("TEST_SWEEP") != "full" {
-		contract.SweepStride = 4
-	}
 	contract.Grace, contract.Patience = time.Second, 1500*time.Millisecond
 	contract.Driver(t, newRealHarness)
+}
+
+// TestSweepOverRealMachine takes every 40th point of inline volumes and of deletes only, since each takes seconds here; with
+// TEST_SWEEP=full ("make sweep") every one of all calls. Over the fake they are taken always.
+func TestSweepOverRealMachine(t *testing.T) {
+	if os.Getenv("TEST_SWEEP") == "full" {
+		contract.Sweep(t, newRealHarness, 1, func(string, string) bool { return true })
+		return
+	}
+	contract.Sweep(t, newRealHarness, 40, func(rpc, scenario string) bool { return scenario == "inline" || rpc == "DeleteVolume" })
 }
 
 const (

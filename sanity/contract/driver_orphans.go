@@ -13,7 +13,6 @@ import (
 // Inline volumes that no call will ever clean. What else keeps them is a table in pkg/lifecycle.
 var orphanTests = []driverTest{
 	{"OrphansAfterAReboot", orphansAfterReboot},
-	{"OrphansOfACrashedPublish", orphansOfCrashedPublish},
 	{"OrphansAreKeptInDoubt", orphansInDoubt},
 }
 
@@ -88,33 +87,6 @@ func orphansAfterReboot(t *testing.T, h Harness) {
 		h.DestroyLV(t, foreign)
 	}
 	wantWorld(t, c, world, "after all orphans have gone")
-}
-
-// case B11: killed in a publish, and the pod is deleted while the driver is down
-func orphansOfCrashedPublish(t *testing.T, h Harness) {
-	h.Orphans("remove", Grace)
-	c, world := started(t, h)
-	c.kubelet()
-	for n := firstEffect(2); ; n += SweepStride {
-		e := c.inline(fmt.Sprint("crashed-", n))
-		h.Arm(t, Fault{N: n, Do: KillAfter})
-		err := e.publish()
-		seen := h.Effects(t)
-		if len(c.Mounts(t, e.target)) != 0 {
-			h.Unmount(t, e.target)
-		}
-		killed := !h.Running()
-		if !killed {
-			h.Kill(t) // the last effect was done before: published, and the answer given
-		}
-		c.removePod(e.target)
-		h.Start(t)
-		wantWorld(t, c, world, fmt.Sprintf("after %d of %d effects", n, len(seen)))
-		if !killed {
-			c.ok(err)
-			break
-		}
-	}
 }
 
 // "Don't know" is never "no": kubelet's folder is not what it was.

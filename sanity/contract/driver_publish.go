@@ -2,7 +2,6 @@ package contract
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -28,8 +27,6 @@ var publishTests = []driverTest{
 	{"InactiveLV", inactiveLV},
 	{"MountGroup", mountGroup},
 	{"Stats", stats},
-	{"InlineFailsAndLeavesNothing", inlineFails},
-	{"PanicLeavesNothing", panicLeavesNothing},
 	{"InlineTargetInTheWay", inlineTargetInTheWay},
 	{"InlineSurvivesRestarts", inlineSurvives},
 	{"ManyFilesystems", manyFilesystems},
@@ -403,60 +400,6 @@ func stats(t *testing.T, h Harness) {
 	m.end()
 	b.end()
 	wantWorld(t, c, world, "after stats")
-}
-
-// Each effect of an inline publish fails once: nothing is left after a final code, and no unpublish comes.
-// case B13, case B14; trap 13
-func inlineFails(t *testing.T, h Harness) {
-	c, world := started(t, h)
-	e := c.inline("final")
-	for i, kind := range []FaultKind{FailBefore, FailAfter} {
-		for n := firstEffect(i); ; n += SweepStride {
-			h.Arm(t, Fault{N: n, Do: kind})
-			err := e.publish()
-			seen := h.Effects(t)
-			h.Arm(t, Fault{})
-			if len(seen) < n {
-				c.ok(err)
-				c.ok(c.repeat(e.unpublish))
-				break
-			}
-			when := fmt.Sprintf("%s %v", kind, seen[n-1])
-			if op := seen[n-1].Op; err == nil && (kind == FailBefore || op == "run" || op == "fsync") { // a system call that has done it does not fail
-				t.Errorf("%s: the answer is OK", when)
-			}
-			if code := status.Code(err); code == codes.OK || code == codes.Aborted { // not final: the CO unpublishes
-				c.ok(c.repeat(e.unpublish))
-			} else if was, got := c.withoutKubelets(world), c.World(t); got != was {
-				t.Errorf("%s: after the final answer %v there is left:%s", when, err, difference(was, got))
-			}
-			wantWorld(t, c, world, when)
-			c.ok(c.repeat(e.publish))
-			c.ok(c.repeat(e.unpublish))
-		}
-	}
-	wantWorld(t, c, world, "after failed publishes")
-}
-
-// A fault of the driver's own is answered Internal, which is final: nothing is left, and the volume is not locked.
-// case B14, case B21
-func panicLeavesNothing(t *testing.T, h Harness) {
-	c, world := started(t, h)
-	e := c.inline("panic")
-	for n := 1; ; n += SweepStride {
-		h.Arm(t, Fault{N: n, Do: PanicAt})
-		err := e.publish()
-		seen := h.Effects(t)
-		h.Arm(t, Fault{})
-		if len(seen) < n {
-			c.ok(err)
-			break
-		}
-		c.code(err, codes.Internal)
-		wantWorld(t, c, world, fmt.Sprintf("after a panic at %v", seen[n-1]))
-	}
-	c.ok(c.repeat(e.unpublish))
-	wantWorld(t, c, world, "after the panics")
 }
 
 // case B13

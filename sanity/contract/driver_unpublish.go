@@ -19,7 +19,6 @@ var unpublishTests = []driverTest{
 	{"BusyIsCarriedOnAcrossAKill", busyIsCarriedOn},
 	{"BusyElsewhereKeepsTheLV", busyElsewhere},
 	{"StackAtTheTarget", stackAtTarget},
-	{"RemovalFails", removalFails},
 	{"OverlappingUnpublish", overlappingUnpublish},
 	{"NothingToUnpublish", nothingToUnpublish},
 	{"GoneAlready", goneAlready},
@@ -110,30 +109,6 @@ func stackAtTarget(t *testing.T, h Harness) {
 	c.mounted(e.target, 2)
 	c.ok(e.unpublish())
 	wantWorld(t, c, world, "after the unpublish of a stack")
-}
-
-// Each effect of an unpublish fails once: the answer is Internal or OK, and the driver finishes it. case B3; trap 2
-func removalFails(t *testing.T, h Harness) {
-	c, world := started(t, h)
-	e := c.inline("fails")
-	for n := 1; ; n += SweepStride {
-		c.ok(c.repeat(e.publish))
-		h.Arm(t, Fault{N: n, Do: FailBefore})
-		err := e.unpublish()
-		seen := h.Effects(t)
-		if len(seen) < n {
-			c.ok(err)
-			break
-		}
-		if code := status.Code(err); code != codes.Internal && code != codes.OK {
-			t.Errorf("%v failed, and the answer is %v", seen[n-1], err)
-		}
-		if code := status.Code(err); code == codes.OK && seen[n-1].Op == "run" {
-			t.Errorf("%v failed, and the answer is OK", seen[n-1])
-		}
-		wantWorld(t, c, world, fmt.Sprintf("after %v has failed once", seen[n-1]))
-		c.ok(c.repeat(e.unpublish))
-	}
 }
 
 // case B4; trap 12

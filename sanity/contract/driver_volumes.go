@@ -24,7 +24,6 @@ var volumeTests = []driverTest{
 	{"Sizes", volumeSizes},
 	{"NoSpace", noSpace},
 	{"SlowCreate", slowCreate},
-	{"CreateFails", createFails},
 	{"DeleteInUse", deleteInUse},
 	{"GroupUnreadable", groupUnreadable},
 	{"List", listVolumes},
@@ -188,44 +187,6 @@ func slowCreate(t *testing.T, h Harness) {
 	}
 	c.ok(c.delete(id))
 	wantWorld(t, c, world, "after the slow create")
-}
-
-// Each effect of a create fails once, then the driver is killed at each: the CO's retry converges to one whole volume.
-// case B14, case B15
-func createFails(t *testing.T, h Harness) {
-	c, world := started(t, h)
-	req := c.createRequest("fails", 64<<20, mountCapability(""), nil)
-	for i, kind := range []FaultKind{FailBefore, FailAfter, KillBefore, KillAfter} {
-		for n := firstEffect(i); ; n += SweepStride {
-			h.Arm(t, Fault{N: n, Do: kind})
-			_, err := h.Controller().CreateVolume(t.Context(), req)
-			seen := h.Effects(t)
-			if !h.Running() {
-				h.Start(t)
-			}
-			h.Arm(t, Fault{})
-			done := len(seen) < n
-			if when := fmt.Sprintf("%s effect %d of %v", kind, n, seen); done {
-				c.ok(err)
-			} else if code := status.Code(err); code == codes.Internal && c.World(t) != c.withoutKubelets(world) {
-				t.Errorf("%s: a final answer, and there is left:%s", when, difference(world, c.World(t)))
-			}
-			v := pv{caller: c}
-			c.ok(c.repeat(func() error {
-				r, err := h.Controller().CreateVolume(t.Context(), req)
-				v.id = r.GetVolume().GetVolumeId()
-				return err
-			}))
-			if !c.there(v.ref()) {
-				t.Errorf("%s effect %d: the answer is OK, and there is no volume", kind, n)
-			}
-			c.ok(v.delete())
-			wantWorld(t, c, world, "after the delete")
-			if done {
-				break
-			}
-		}
-	}
 }
 
 // case B8, case B28

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,8 +54,12 @@ type DriverProcess interface {
 
 // Fault is what happens to the driver at one of its effects.
 type Fault struct {
-	N  int // at the N-th effect after Arm, counted from 1; 0: at none
-	Do FaultKind
+	N     int // at the N-th effect after Arm, counted from 1; 0: at none
+	Do    FaultKind
+	Errno syscall.Errno // what an effect that fails meets; 0: EIO
+	// Each is for faults that last: each effect until it is disarmed that has this name (EffectName), or is on a path in
+	// this folder.
+	Each string
 }
 
 // FaultKind says what happens.
@@ -65,8 +70,8 @@ const (
 	KillBefore FaultKind = "kill before" // the effect does not happen
 	KillAfter  FaultKind = "kill after"  // it has happened, and the driver does not learn it
 	PanicAt    FaultKind = "panic at"    // it does not happen, and the driver's code panics
-	FailBefore FaultKind = "fail before" // it does not happen, and the driver gets an I/O error
-	// FailAfter: it happens, and the driver gets an I/O error. Only programs and fsync(2) can do that; other system calls are
+	FailBefore FaultKind = "fail before" // it does not happen, and the driver gets an error
+	// FailAfter: it happens, and the driver gets an error. Only programs and fsync(2) can do that; other system calls are
 	// done or not, and meet nothing.
 	FailAfter FaultKind = "fail after"
 )
