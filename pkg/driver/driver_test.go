@@ -71,7 +71,8 @@ func start(t *testing.T, cfg Config, b Backend) (conn *grpc.ClientConn, stop fun
 			t.Error(err)
 		}
 	})
-	soon := grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}})
+	soon := grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second,
+		Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}})
 	conn, err = grpc.NewClient("unix://"+cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()), soon)
 	if err != nil {
 		t.Fatal(err)
