@@ -13,8 +13,8 @@ lint := go tool -modfile=hack/tools/go.mod golangci-lint
 # The throwaway machine: memory in MiB, disks /dev/vda to /dev/vdd, and how long one package's tests may take.
 VM_MEMORY ?= 2048
 VM_DISKS ?= -d 4G -d 4G -d 4G -d 4G
-VM_TIMEOUT ?= 20m
-VM_LIMIT ?= 1320
+VM_TIMEOUT ?= 40m
+VM_LIMIT ?= 2520
 VM_JOBS ?= 1
 vm_flags = -m $(VM_MEMORY) -t $(VM_LIMIT) $(VM_DISKS)
 vm_test = CGO_ENABLED=0 go test -tags vm -count=1 -p $(VM_JOBS) -timeout $(VM_TIMEOUT) -exec "'$(CURDIR)/hack/vm-exec' $(vm_flags)"
