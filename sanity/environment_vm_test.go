@@ -196,6 +196,7 @@ func TestLockedGroup(t *testing.T) {
 	lock, err := os.OpenFile("/run/lock/lvm/V_"+c.VG(), os.O_RDWR|os.O_CREATE, 0o600)
 	must(t, err)
 	must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	t.Cleanup(func() { _ = lock.Close() }) // the clean-up of the machine waits for it too
 	within := func(call func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

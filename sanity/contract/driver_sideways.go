@@ -26,6 +26,7 @@ var sidewaysTests = []driverTest{
 	{"OtherAccessType", otherAccessType},
 	{"TargetWithinTheVolume", targetWithinVolume},
 	{"TwoStagingPaths", twoStagingPaths},
+	{"BusyBesideASecondTarget", busyBesideSecond},
 	{"UnstageLeavesFiles", unstageLeavesFiles},
 	{"InlineAtASecondTarget", inlineSecondTarget},
 	{"ReadersAndGroups", readersAndGroups},
@@ -154,6 +155,36 @@ func twoStagingPaths(t *testing.T, h Harness) {
 		c.ok(c.repeat(one.delete))
 	}
 	wantWorld(t, c, world, "after both staging paths")
+}
+
+// A target that is busy is not said to be gone, does not stop the volume from being published for the next pod, and goes
+// by itself. case B1 (a)
+func busyBesideSecond(t *testing.T, h Harness) {
+	c, world := started(t, h)
+	v := c.create("beside", 64<<20, mountCapability(""), nil)
+	old, next := c.Target(t, "beside-old"), c.Target(t, "beside-next")
+	c.ok(v.stage())
+	c.ok(v.publish(old))
+	c.ok(h.WriteFile(old+"/f", "x"))
+	_, release := h.Hold(t, HoldFile, old+"/f")
+	for range 2 {
+		c.code(c.repeatWhileLocked(func() error { return v.unpublish(old) }), codes.Aborted, old)
+		c.mounted(old, 1)
+	}
+	c.ok(c.repeatWhileLocked(func() error { return v.publish(next) }))
+	c.mounted(next, 1)
+	release()
+	if !until(func() bool { return len(h.Mounts(t, old)) == 0 && h.Lstat(t, old).Kind == 0 }) {
+		t.Error("the old target is still there, though nobody holds it")
+	}
+	c.mounted(next, 1)
+	if got, err := h.ReadFile(next + "/f"); got != "x" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	c.ok(c.repeat(func() error { return v.unpublish(old) }))
+	c.ok(c.repeat(func() error { return v.unpublish(next) }))
+	v.end()
+	wantWorld(t, c, world, "after both targets")
 }
 
 // An unstage removes nothing but what a stage has made, wherever its path leads.
