@@ -116,6 +116,24 @@ func (m *Machine) Hold(how, path string) (pid int, release func()) {
 	}
 }
 
+// HoldElsewhere lets a process with a mount namespace of its own keep the file at path open, until release is called.
+func (m *Machine) HoldElsewhere(path string) (pid int, release func()) {
+	pid, end := m.PrivateNamespace()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	place, _, err := m.walk(path, true)
+	m.must(err)
+	own := m.namespaces[len(m.namespaces)-1].mounts[slices.Index(m.mounts, place.mount)]
+	o := &open{path: path, mount: own, holder: volume.Holder{PID: pid, Command: "holder", Via: "open file " + path}}
+	m.opens = append(m.opens, o)
+	return pid, func() {
+		end()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.opens = slices.DeleteFunc(m.opens, func(x *open) bool { return x == o })
+	}
+}
+
 // HoldDevice keeps the device of an active LV open until release is called.
 func (m *Machine) HoldDevice(r volume.Ref) (release func()) {
 	m.mu.Lock()

@@ -181,7 +181,7 @@ func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
 	rec, newer, err := decode(data, name)
 	switch {
 	case newer:
-		s.damaged[name] = err.Error()
+		s.damaged[name] = fmt.Sprintf("%v: %s", err, path)
 	case err != nil:
 		return s.moveAside(ctx, name, err.Error())
 	default:

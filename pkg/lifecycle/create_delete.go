@@ -93,7 +93,7 @@ func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
 func (l *Lifecycle) afterFailedCreate(ctx context.Context, rec journal.Record, cause error) error {
 	if err := l.undoCreate(ctx, rec); err != nil {
 		l.schedule(rec.VolumeID, err, onlyBusy(err))
-		return fmt.Errorf("%w: %v; what it left could not be removed yet: %v", volume.ErrPending, cause, err) //nolint:errorlint // their classes are not the answer
+		return fmt.Errorf("%w: %v; what it left could not be removed: %v; %s", volume.ErrPending, cause, err, l.outlook(rec.VolumeID)) //nolint:errorlint // their classes are not the answer
 	}
 	return cause
 }
@@ -121,7 +121,7 @@ func (l *Lifecycle) Delete(ctx context.Context, r volume.Ref) error {
 	if err != nil {
 		return err
 	}
-	if ok && rec.Intent == journal.Reclaim {
+	if ok && rec.Intent == journal.Reclaim && len(rec.Paths) != 0 {
 		return fmt.Errorf("%w: an unpublish of this volume is unfinished; %s", volume.ErrPending, l.outlook(id))
 	}
 	if err := l.unused(ctx, r); err != nil {
@@ -134,7 +134,10 @@ func (l *Lifecycle) Delete(ctx context.Context, r volume.Ref) error {
 	if err != nil {
 		return err
 	}
-	return l.Journal.Forget(ctx, id)
+	if ok {
+		l.forget(ctx, rec)
+	}
+	return nil
 }
 
 // unused is nil where the logical volume is mounted nowhere here, and open nowhere at all.

@@ -105,11 +105,18 @@ func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []jou
 			return err
 		}
 	}
+	l.forget(ctx, rec)
+	return nil
+}
+
+// forget forgets the record of what is done. Where the state folder does not let go of it, being read-only or failing, nobody
+// waits for that: what is left is a file which announces what will be found done, and it is tried again.
+func (l *Lifecycle) forget(ctx context.Context, rec journal.Record) {
 	if err := l.Journal.Forget(ctx, rec.VolumeID); err != nil {
-		// The volume is gone; what is left is a file that announces nothing but what will be found done.
+		rec.Intent, rec.Paths = journal.Reclaim, nil
+		l.Journal.Remember(rec)
 		l.schedule(rec.VolumeID, err, false)
 	}
-	return nil
 }
 
 // intend makes durable that the record's paths are to go. Where the state folder takes no record, being full or
@@ -270,7 +277,7 @@ func (l *Lifecycle) left(volumeID string) string {
 		}
 		steps = append(steps, verb+p.Path)
 	}
-	if rec.Kind == volume.Inline {
+	if rec.Kind == volume.Inline || rec.Intent == journal.Create {
 		steps = append(steps, "remove logical volume "+rec.Ref().String())
 	}
 	return strings.Join(steps, ", ")

@@ -232,11 +232,7 @@ func (l *Lifecycle) unbegun(ctx context.Context, rec journal.Record, there bool,
 	if there {
 		return kept(cause)
 	}
-	if err := l.Journal.Forget(ctx, rec.VolumeID); err != nil { // it stands, and must not stand for a publish
-		rec.Intent, rec.Paths = journal.Reclaim, nil
-		l.Journal.Remember(rec)
-		l.schedule(rec.VolumeID, err, false)
-	}
+	l.forget(ctx, rec)
 	return cause
 }
 

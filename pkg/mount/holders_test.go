@@ -201,6 +201,20 @@ func TestHoldersBounds(t *testing.T) {
 	}
 }
 
+// A full node: the one holder is found among 2,000 processes, within the time that an answer may wait for it.
+func TestHoldersAmongMany(t *testing.T) {
+	h, d, proc, file := holderBench(t)
+	for pid := range 2000 {
+		process(t, proc, 1000+pid, nil, nil)
+	}
+	process(t, proc, 3000, map[string]string{"fd/3": file}, nil)
+	start := time.Now()
+	found, err := h.Holders(t.Context(), d, "")
+	if took := time.Since(start); err != nil || len(found) != 1 || found[0].PID != 3000 || took > searchTime {
+		t.Errorf("%+v, %v, after %v", found, err, took)
+	}
+}
+
 func TestHoldersNoTable(t *testing.T) {
 	h, d, proc, _ := holderBench(t)
 	if err := os.Remove(filepath.Join(proc, "self/mountinfo")); err != nil {
