@@ -65,8 +65,9 @@ func (f *faults) begin(e effect.Effect) (contract.FaultKind, syscall.Errno, erro
 		return "", 0, errDead
 	}
 	f.seen = append(f.seen, e)
-	each := f.armed.Each != "" && (contract.EffectName(e) == f.armed.Each || strings.HasPrefix(e.Detail, f.armed.Each+"/") || e.Detail == f.armed.Each)
-	if each || len(f.seen) == f.armed.N {
+	named := slices.Contains(strings.Fields(f.armed.Each), contract.EffectName(e))
+	below := f.armed.Each != "" && strings.HasPrefix(e.Detail+"/", f.armed.Each+"/")
+	if named || below || len(f.seen) == f.armed.N {
 		return f.armed.Do, cmp.Or(f.armed.Errno, syscall.EIO), nil
 	}
 	return "", 0, nil

@@ -307,8 +307,11 @@ func (h *fakeHarness) Unmount(t *testing.T, path string) {
 }
 
 func (h *fakeHarness) Hold(_ *testing.T, how, path string) (pid int, release func()) {
-	if how == contract.HoldNamespace {
+	switch how {
+	case contract.HoldNamespace:
 		return h.m.PrivateNamespace()
+	case contract.HoldElsewhere:
+		return h.m.HoldElsewhere(path)
 	}
 	return h.m.Hold(how, path)
 }

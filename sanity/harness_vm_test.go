@@ -519,6 +519,8 @@ func (h *realHarness) Hold(t *testing.T, how, path string) (pid int, release fun
 		return h.mapFile(t, path)
 	case contract.HoldNamespace:
 		cmd = exec.Command("unshare", "-m", "--propagation", "private", "sleep", "900")
+	case contract.HoldElsewhere:
+		cmd = exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", `exec sleep 900 < "$0"`, path)
 	case contract.HoldCwd:
 		cmd.Dir = path
 	default:

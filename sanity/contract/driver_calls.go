@@ -124,8 +124,11 @@ func (c caller) createRequest(name string, bytes int64, cap *csi.VolumeCapabilit
 // create makes a volume, and gives it a staging path.
 func (c caller) create(name string, bytes int64, cap *csi.VolumeCapability, params map[string]string) pv {
 	c.t.Helper()
-	r, err := c.Controller().CreateVolume(c.t.Context(), c.createRequest(name, bytes, cap, params))
-	c.ok(err)
+	var r *csi.CreateVolumeResponse
+	c.ok(c.repeat(func() (err error) { // the driver may just be ending what it had to do for the last volume of this name
+		r, err = c.Controller().CreateVolume(c.t.Context(), c.createRequest(name, bytes, cap, params))
+		return err
+	}))
 	v := r.GetVolume()
 	return pv{
 		caller: c, id: v.GetVolumeId(), name: name, staging: c.Staging(c.t, fmt.Sprintf("%x", sha256.Sum256([]byte(name)))),

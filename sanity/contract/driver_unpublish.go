@@ -16,7 +16,6 @@ import (
 // What a volume in use answers, and that it is carried on.
 var unpublishTests = []driverTest{
 	{"BusyNamesTheHolder", busyNamesTheHolder},
-	{"BusyIsCarriedOnAcrossAKill", busyIsCarriedOn},
 	{"BusyElsewhereKeepsTheLV", busyElsewhere},
 	{"StackAtTheTarget", stackAtTarget},
 	{"OverlappingUnpublish", overlappingUnpublish},
@@ -25,8 +24,6 @@ var unpublishTests = []driverTest{
 	{"JournalLost", journalLost},
 	{"ForeignMountAtTheTarget", foreignMount},
 	{"AlienBindBlocksUnstage", alienBind},
-	{"PublishSupersedesUnpublish", publishSupersedes},
-	{"InlinePublishDuringTeardown", inlineDuringTeardown},
 	{"TargetHoldsFiles", targetHoldsFiles},
 }
 
@@ -59,21 +56,6 @@ func busyNamesTheHolder(t *testing.T, h Harness) {
 		c.ok(e.unpublish()) // and again
 	}
 	wantWorld(t, c, world, "after all holders have ended")
-}
-
-// The orphan: the caller never calls again, the driver is killed, the holder ends later. case B1, case B11, case B17
-func busyIsCarriedOn(t *testing.T, h Harness) {
-	c, world := started(t, h)
-	e := c.inline("orphan")
-	c.ok(e.publish())
-	c.ok(h.WriteFile(e.target+"/f", "x"))
-	_, release := h.Hold(t, HoldFile, e.target+"/f")
-	c.code(e.unpublish(), codes.Aborted)
-	h.Kill(t)
-	h.Start(t)
-	c.mounted(e.target, 1)
-	release()
-	wantWorld(t, c, world, "after the holder has ended, without any further call")
 }
 
 // The mount lives on in another namespace: ours is gone, and the logical volume must stay until it is closed. case B6, case B8
@@ -234,55 +216,6 @@ func alienBind(t *testing.T, h Harness) {
 	c.ok(c.repeat(v.unstage))
 	c.ok(v.delete())
 	wantWorld(t, c, world, "after the alien mount has gone")
-}
-
-// A publish that comes after an unpublish which is not finished wins, whatever the driver still had in mind.
-func publishSupersedes(t *testing.T, h Harness) {
-	c, _ := started(t, h)
-	for _, restart := range []bool{false, true} {
-		t.Run(fmt.Sprintf("restart=%t", restart), func(t *testing.T) {
-			c := c.with(t)
-			v := c.create("supersede", 64<<20, mountCapability(""), nil)
-			target := c.Target(t, "supersede")
-			c.ok(v.stage())
-			c.ok(v.publish(target))
-			c.ok(h.WriteFile(target+"/f", "mine"))
-			_, release := h.Hold(t, HoldFile, target+"/f")
-			c.code(v.unpublish(target), codes.Aborted)
-			c.ok(c.repeat(func() error { return v.publish(target) }))
-			if restart {
-				h.Kill(t)
-				h.Start(t)
-			}
-			release()
-			// The driver has nothing left to do for it: the record is gone, so nothing can come later.
-			if w := c.World(t); strings.Contains(w, "journal") {
-				t.Errorf("a record is left:\n%s", w)
-			}
-			if got, err := h.ReadFile(target + "/f"); got != "mine" || err != nil {
-				t.Errorf("read %q, %v", got, err)
-			}
-			c.ok(v.unpublish(target))
-			v.end()
-		})
-	}
-}
-
-func inlineDuringTeardown(t *testing.T, h Harness) {
-	c, world := started(t, h)
-	e := c.inline("again")
-	c.ok(e.publish())
-	c.ok(h.WriteFile(e.target+"/f", "x"))
-	_, release := h.Hold(t, HoldFile, e.target+"/f")
-	c.code(e.unpublish(), codes.Aborted)
-	c.code(c.repeatWhileLocked(e.publish), codes.Aborted, "teardown", "left to do")
-	release()
-	c.ok(c.repeat(e.publish)) // a new one, once the old is gone
-	if _, err := h.ReadFile(e.target + "/f"); err == nil {
-		t.Error("the new volume holds the data of the old one")
-	}
-	c.ok(e.unpublish())
-	wantWorld(t, c, world, "after both have gone")
 }
 
 // Nothing is removed but the empty target itself.

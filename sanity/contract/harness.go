@@ -57,8 +57,8 @@ type Fault struct {
 	N     int // at the N-th effect after Arm, counted from 1; 0: at none
 	Do    FaultKind
 	Errno syscall.Errno // what an effect that fails meets; 0: EIO
-	// Each is for faults that last: each effect until it is disarmed that has this name (EffectName), or is on a path in
-	// this folder.
+	// Each is for faults that last: each effect until it is disarmed that has one of these names (EffectName, with blanks
+	// between), or is on a path in this folder.
 	Each string
 }
 

@@ -60,8 +60,11 @@ const (
 	HoldCwd       = "working directory"          // path is a folder on the volume
 	HoldMapped    = "mapped file"                // path is a file on the volume: mapped into memory, then closed
 	HoldNamespace = "mount in another namespace" // a process with a mount namespace of its own, private, with all mounts
-	HoldLoop      = "loop device"                // path is a file on the volume: the backing file of a loop device
-	HoldDevice    = "open device"                // the device node is open
+	// HoldElsewhere is HoldFile by a process with a mount namespace of its own, private: it keeps nothing from being
+	// unmounted here, and the device open.
+	HoldElsewhere = "open file in another namespace"
+	HoldLoop      = "loop device" // path is a file on the volume: the backing file of a loop device
+	HoldDevice    = "open device" // the device node is open
 )
 
 // MountSignatures are those for Put, with what Probe must say.

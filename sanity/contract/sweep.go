@@ -190,7 +190,7 @@ func (s *sweeper) point(f Fault, seen effect.Effect, how follow) error {
 	c := s.c
 	a := s.begin(c)
 	c.Arm(c.t, f)
-	answer := a.call()
+	answer := c.repeatWhileLocked(a.call)
 	end := c.World(c.t)
 	if err := s.told(f, seen, answer, end); err != nil {
 		return err

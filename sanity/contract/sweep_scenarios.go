@@ -3,6 +3,7 @@ package contract
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -21,7 +22,8 @@ var scenarios = []scenario{
 	{"CreateVolume", "linear", keep + " lvcreate " + forget + " fsync", owesUndone, creating("linear")},
 	{"CreateVolume", "thin", keep + " lvcreate " + forget + " fsync", owesUndone, creating("thin")},
 	{"CreateVolume", "raid1", keep + " lvcreate " + forget + " fsync", owesUndone, creating("raid1")},
-	{"NodePublishVolume", "inline", keep + " mkdir lvcreate mkfs.ext4 mount", owesNothing, publishingInline},
+	{"NodePublishVolume", "inline", keep + " mkdir lvcreate mkfs.ext4 mount", owesNothing, publishingInline(0)},
+	{"NodePublishVolume", "inline with a group", keep + " mkdir lvcreate mkfs.ext4 mount setgroup", owesNothing, publishingInline(4321)},
 	{"NodeUnpublishVolume", "inline", keep + " unmount remove lvremove " + forget, owesDone, unpublishingInline},
 	{"NodeStageVolume", "blank", "mkfs.ext4 mount", owesNothing, staging(mountCapability(""), false)},
 	{"NodeStageVolume", "with data", "mount", owesNothing, staging(mountCapability(""), true)},
@@ -129,24 +131,34 @@ func creating(kind string) func(c caller) act {
 	}
 }
 
-func publishingInline(c caller) act {
-	e := c.inline("swept")
-	return act{
-		call:   e.publish,
-		verify: func() error { return errors.Join(c.visible(e.target, 1), c.WriteFile(e.target+"/data", written)) },
-		undo:   e.unpublish,
-		vanish: func() {
-			if len(c.Mounts(c.t, e.target)) != 0 {
-				c.Unmount(c.t, e.target)
-			}
-			c.removePod(e.target)
-		},
+func publishingInline(group int) func(c caller) act {
+	return func(c caller) act {
+		e := c.inline("swept")
+		if group != 0 {
+			e.capability = groupCapability(strconv.Itoa(group))
+		}
+		return act{
+			call: e.publish,
+			verify: func() error {
+				if got := c.Lstat(c.t, e.target).GID; got != group {
+					return fmt.Errorf("the volume is group %d's, not %d's", got, group)
+				}
+				return errors.Join(c.visible(e.target, 1), c.WriteFile(e.target+"/data", written))
+			},
+			undo: e.unpublish,
+			vanish: func() {
+				if len(c.Mounts(c.t, e.target)) != 0 {
+					c.Unmount(c.t, e.target)
+				}
+				c.removePod(e.target)
+			},
+		}
 	}
 }
 
 func unpublishingInline(c caller) act {
 	e := c.inline("swept")
-	c.ok(e.publish())
+	c.ok(c.repeat(e.publish))
 	c.ok(c.WriteFile(e.target+"/data", written))
 	return act{call: e.unpublish, verify: func() error { return c.visible(e.target, 0) }, undo: e.unpublish}
 }
