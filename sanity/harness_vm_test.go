@@ -33,6 +33,7 @@ import (
 )
 
 func TestDriverOverRealMachine(t *testing.T) {
+	contract.Brief = os.Getenv("TEST_SWEEP") != "full"
 	contract.Grace, contract.Patience = time.Second, 1500*time.Millisecond
 	contract.Driver(t, newRealHarness)
 }
@@ -212,6 +213,14 @@ func (h *realHarness) config() driver.Config {
 
 func (h *realHarness) Start(t *testing.T) {
 	t.Helper()
+	h.launch(t)
+	waitReady(t, h.proc.conn, h.proc.ended)
+	h.Arm(t, contract.Fault{})
+}
+
+// launch starts the driver, and does not wait until it is ready.
+func (h *realHarness) launch(t *testing.T) {
+	t.Helper()
 	if h.Running() {
 		t.Fatal("a driver is running")
 	}
@@ -228,8 +237,6 @@ func (h *realHarness) Start(t *testing.T) {
 		p.err = p.cmd.Wait()
 	}()
 	p.conn = dial(t, h.config().Endpoint)
-	waitReady(t, p.conn, p.ended)
-	h.Arm(t, contract.Fault{})
 }
 
 func (h *realHarness) Stop(t *testing.T) {

@@ -27,6 +27,17 @@ func Driver(t *testing.T, newHarness func(t *testing.T) Harness) {
 	}
 }
 
+// Brief is for machines on which the start of a driver takes seconds: of several variants of a test, some are run.
+var Brief = false
+
+// some gives the variants to be run; brief is how many if Brief.
+func some[T any](brief int, variants ...T) []T {
+	if Brief {
+		return variants[:brief]
+	}
+	return variants
+}
+
 var processTests = []driverTest{{"KilledDriverIsDead", driverKilled}}
 
 // settled is how long work may take that the driver does by itself.

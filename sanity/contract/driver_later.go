@@ -39,7 +39,7 @@ func (k kills) at(when string) {
 func later(test func(c caller, k kills)) func(t *testing.T, h Harness) {
 	return func(t *testing.T, h Harness) {
 		c, world := started(t, h)
-		for _, when := range []string{"no kill", "before", "after"} {
+		for _, when := range some(1, "before", "after", "no kill") {
 			t.Run(when, func(t *testing.T) {
 				c := c.with(t)
 				test(c, kills{c, when})
