@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,21 +26,11 @@ func (l *LVM) flushGroup(ctx context.Context, vg string) error {
 	if g == nil {
 		return nil // nothing of it is here to be flushed
 	}
-	errs := make(chan error, len(g.uuids))
-	var all sync.WaitGroup
-	for _, device := range g.uuids {
-		if device == "" {
-			continue
-		}
-		all.Go(func() {
-			errs <- l.cfg.Effects.Do(ctx, "fsync", device, func() error { return flush(device) })
-		})
-	}
-	all.Wait()
-	close(errs)
 	var err error
-	for e := range errs {
-		err = errors.Join(err, e)
+	for _, device := range g.uuids {
+		if device != "" { // one after the other: a panic in a goroutine of its own would end the driver
+			err = errors.Join(err, l.cfg.Effects.Do(ctx, "fsync", device, func() error { return flush(device) }))
+		}
 	}
 	return err
 }
