@@ -180,6 +180,13 @@ func bind(source, target string, a attributes) error {
 	if err := setAttributes(mnt, a); err != nil {
 		return err
 	}
+	// A clone is a peer of what it was cloned from: where /dev is shared, what somebody mounts over a device node at a target
+	// would cover that node in /dev as well, and the driver would take the one device for the other.
+	if _, node, _, err := nodeAt(source); err == nil && node {
+		if err := unix.MountSetattr(mnt, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+			return fmt.Errorf("mount_setattr: %w", err)
+		}
+	}
 	return show(mnt, target)
 }
 
