@@ -231,7 +231,7 @@ func TestSeamAndBlock(t *testing.T) {
 	b := box{m, m.Connect(fake.Config{Owner: owner, Groups: []string{"vg"}, Effects: seam}), t}
 	b.mounted()
 	b.ok(b.Mounts.Unmount(t.Context(), target))
-	if got := strings.Join(ops, " "); got != "run run mkdir mkdir mount unmount" {
+	if got := strings.Join(ops, " "); got != "run fsync run mkdir mkdir mount unmount" {
 		t.Errorf("effects: %s", got)
 	}
 

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -121,6 +122,22 @@ func (c *LVM) write(ctx context.Context, r volume.Ref, argv []string, do func(g 
 	})
 }
 
+// durable flushes the disks of the group, one after the other, as pkg/lvm does after a change.
+func (c *LVM) durable(ctx context.Context, vg string) (err error) {
+	c.mu.Lock()
+	var devices []string
+	if g := c.groups[vg]; g != nil {
+		for _, p := range g.pvs {
+			devices = append(devices, p.device)
+		}
+	}
+	c.mu.Unlock()
+	for _, device := range devices {
+		err = errors.Join(err, c.change(ctx, "fsync", device, func() error { return nil }))
+	}
+	return err
+}
+
 // Create implements lifecycle.LVM.
 func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err error) {
 	if err := c.check(s.Ref); err != nil {
@@ -154,6 +171,9 @@ func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err err
 		out = v.report()
 		return nil
 	})
+	if err == nil {
+		err = c.durable(context.WithoutCancel(ctx), s.VG)
+	}
 	return out, err
 }
 
@@ -194,7 +214,7 @@ func (c *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 		return err
 	}
 	argv := []string{"lvremove", "-y", "--select", volume.OwnerTag(c.cfg.Owner) + " " + volume.KindTag(k), r.String()}
-	return c.write(ctx, r, argv, func(g *group) error {
+	err := c.write(ctx, r, argv, func(g *group) error {
 		v := g.lvs[r.LV]
 		switch {
 		case g.missing() != 0:
@@ -211,6 +231,10 @@ func (c *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 		g.drop(c.Machine, v)
 		return nil
 	})
+	if err == nil {
+		err = c.durable(context.WithoutCancel(ctx), r.VG)
+	}
+	return err
 }
 
 // Activate implements lifecycle.LVM.

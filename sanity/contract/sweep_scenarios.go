@@ -19,12 +19,12 @@ const (
 
 // scenarios are all calls that change something, each with what it can meet.
 var scenarios = []scenario{
-	{"CreateVolume", "linear", keep + " lvcreate " + forget + " fsync", owesUndone, creating("linear")},
-	{"CreateVolume", "thin", keep + " lvcreate " + forget + " fsync", owesUndone, creating("thin")},
-	{"CreateVolume", "raid1", keep + " lvcreate " + forget + " fsync", owesUndone, creating("raid1")},
-	{"NodePublishVolume", "inline", keep + " mkdir lvcreate mkfs.ext4 mount", owesNothing, publishingInline(0)},
-	{"NodePublishVolume", "inline with a group", keep + " mkdir lvcreate mkfs.ext4 mount setgroup", owesNothing, publishingInline(4321)},
-	{"NodeUnpublishVolume", "inline", keep + " unmount remove lvremove " + forget, owesDone, unpublishingInline},
+	{"CreateVolume", "linear", keep + " lvcreate flush " + forget + " fsync", owesUndone, creating("linear")},
+	{"CreateVolume", "thin", keep + " lvcreate flush " + forget + " fsync", owesUndone, creating("thin")},
+	{"CreateVolume", "raid1", keep + " lvcreate flush " + forget + " fsync", owesUndone, creating("raid1")},
+	{"NodePublishVolume", "inline", keep + " mkdir lvcreate flush mkfs.ext4 mount", owesNothing, publishingInline(0)},
+	{"NodePublishVolume", "inline with a group", keep + " mkdir lvcreate flush mkfs.ext4 mount setgroup", owesNothing, publishingInline(4321)},
+	{"NodeUnpublishVolume", "inline", keep + " unmount remove lvremove flush " + forget, owesDone, unpublishingInline},
 	{"NodeStageVolume", "blank", "mkfs.ext4 mount", owesNothing, staging(mountCapability(""), false)},
 	{"NodeStageVolume", "with data", "mount", owesNothing, staging(mountCapability(""), true)},
 	{"NodeStageVolume", "block", "create bind", owesNothing, staging(blockCapability(), true)},
@@ -36,8 +36,8 @@ var scenarios = []scenario{
 	{"NodeUnpublishVolume", "block", keep + " unmount remove " + forget, owesDone, unpublishing(blockCapability())},
 	{"NodeUnstageVolume", "mount", keep + " unmount " + forget, owesDone, unstaging(mountCapability(""))},
 	{"NodeUnstageVolume", "block", keep + " unmount remove " + forget, owesDone, unstaging(blockCapability())},
-	{"DeleteVolume", "linear", "lvremove", owesNothing, deleting("linear")},
-	{"DeleteVolume", "thin", "lvremove", owesNothing, deleting("thin")},
+	{"DeleteVolume", "linear", "lvremove flush", owesNothing, deleting("linear")},
+	{"DeleteVolume", "thin", "lvremove flush", owesNothing, deleting("thin")},
 }
 
 // written is what the tests write into a volume.
