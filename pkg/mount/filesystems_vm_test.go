@@ -121,6 +121,7 @@ func TestPropagation(t *testing.T) {
 		check(t, os.Mkdir(p, 0o755))
 	}
 	check(t, unix.Mount(shared, shared, "", unix.MS_BIND, ""))
+	check(t, unix.Mount("", shared, "", unix.MS_PRIVATE, "")) // no peer of what it lies on, where that is shared
 	check(t, unix.Mount("", shared, "", unix.MS_SHARED, ""))
 	check(t, unix.Mount(shared, peer, "", unix.MS_BIND, ""))
 	target := filepath.Join(shared, "target")
