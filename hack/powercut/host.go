@@ -99,7 +99,7 @@ func (h *host) take() aim {
 	case h.random.IntN(3) == 0:
 		a.wait = time.Duration(h.random.IntN(6000)) * time.Millisecond
 	default:
-		a.writes = 1 + h.random.IntN(1500)
+		a.writes = 1 + h.random.IntN(800)
 	}
 	return a
 }
