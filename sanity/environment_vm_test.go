@@ -330,3 +330,91 @@ func TestOutOfDescriptors(t *testing.T) {
 	c.repeat(func() error { return c.delete(id) })
 	c.wantNothing("after a time without descriptors")
 }
+
+// The state folder takes no record, being full or read-only: what frees space goes on, and nothing new is begun. case B19
+func TestStateFolderTakesNothing(t *testing.T) {
+	h := newRealHarness(t).(*realHarness)
+	state := h.in("state")
+	must(t, os.Mkdir(state, 0o700))
+	must(t, unix.Mount("tmpfs", state, "tmpfs", 0, "size=64k"))
+	h.Start(t)
+	c := realCo{co{h, t}, h}
+	for what, spoil := range map[string]func() (mend func()){
+		"full": func() func() {
+			if err := os.WriteFile(state+"/filler", make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("it is not full: %v", err)
+			}
+			return func() { must(t, os.Remove(state+"/filler")) }
+		},
+		"read-only": func() func() {
+			must(t, unix.Mount("", state, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+			return func() { must(t, unix.Mount("", state, "", unix.MS_REMOUNT|unix.MS_BIND, "")) }
+		},
+	} {
+		id, target := c.mustCreate("state", false), c.Target(t, "state")
+		must(t, c.stage(id, false))
+		must(t, c.publish(id, target, false))
+		must(t, c.publishInline("inline"))
+		mend := spoil()
+		if _, err := c.create(t.Context(), "new", false); status.Code(err) != codes.Internal {
+			t.Errorf("%s: create: %v", what, err)
+		}
+		if err := c.publishInline("new"); status.Code(err) != codes.Internal {
+			t.Errorf("%s: inline publish: %v", what, err)
+		}
+		if r, err := c.Identity().Probe(t.Context(), &csi.ProbeRequest{}); err == nil && r.GetReady().GetValue() {
+			t.Errorf("%s: the driver says that it is ready", what)
+		}
+		c.repeat(func() error { return c.unpublishInline("inline") })
+		c.repeat(func() error { return c.unpublish(t.Context(), id, target) })
+		c.repeat(func() error { return c.unstage(id) })
+		c.repeat(func() error { return c.delete(id) })
+		if world := c.World(t); strings.Contains(world, "csi.owner=") {
+			t.Errorf("%s: a logical volume is left:\n%s", what, world)
+		}
+		mend()
+		c.wantNothing("after the state folder was " + what)
+	}
+}
+
+// kubelet's folder is read-only: a publish that cannot make its target leaves nothing. case B13
+func TestReadOnlyPodFolder(t *testing.T) {
+	c := startReal(t)
+	c.Target(t, "read-only")
+	pods := c.h.in("kubelet/pods")
+	must(t, unix.Mount(pods, pods, "", unix.MS_BIND, ""))
+	must(t, unix.Mount("", pods, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	c.code(c.publishInline("read-only"), codes.Internal, "read-only file system")
+	c.wantNothing("after a publish below a read-only folder")
+	must(t, unix.Unmount(pods, unix.UMOUNT_NOFOLLOW))
+	must(t, c.publishInline("read-only"))
+	c.repeat(func() error { return c.unpublishInline("read-only") })
+	c.wantNothing("after all")
+}
+
+// The device nodes of a mounted volume are gone, and the driver starts anew. case B23
+func TestMissingNodes(t *testing.T) {
+	c := startReal(t)
+	for _, block := range []bool{false, true} {
+		id, target := c.mustCreate("nodes", block), c.Target(t, "nodes")
+		must(t, c.stage(id, block))
+		must(t, c.publish(id, target, block))
+		d, err := os.Readlink("/dev/" + realVG + "/nodes")
+		must(t, err)
+		for _, node := range []string{"/dev/" + realVG + "/nodes", "/dev/mapper/" + volume.DMName(volume.Ref{VG: realVG, LV: "nodes"})} {
+			_ = os.Remove(node) // without udev they are made by LVM, in one way or the other
+		}
+		t.Logf("the link led to %s", d)
+		c.Kill(t)
+		c.Start(t)
+		_, err = c.Node().NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: target})
+		must(t, err)
+		must(t, c.publish(id, target, block))
+		c.repeat(func() error { return c.unpublish(t.Context(), id, target) })
+		c.repeat(func() error { return c.unstage(id) })
+		must(t, c.stage(id, block))
+		c.repeat(func() error { return c.unstage(id) })
+		c.repeat(func() error { return c.delete(id) })
+		c.wantNothing("after lost device nodes")
+	}
+}
