@@ -28,7 +28,7 @@ VM_SKIP ?=
 hard = ^Test(Killed(LVM|Lvcreate)|StoppedLVM|DeadDisks|HungDisks|(Sweep|Soak)OverRealMachine|StuckUdev|FullEtcLVM|OddLVMConf|NoisyLVM|LockedGroup|GuestGroupInABlockVolume|UnmountableFilesystem|OutOfDescriptors|NoUdevCookies|SharedMounts)$$|^TestDriverOverRealMachine$$/^(Journal(Fails|FailsALaterPublish|Damaged|Syncs)|Later.*|BusyBesideASecondTarget|Orphan|OrphanOfAKill|OrphanHeldElsewhere|OrphanThatCannotBeRemoved|RollbackThatFails)$$
 
 UNIT_TIMEOUT ?= 5m
-FUZZTIME ?= 30s
+FUZZ ?= 100000
 BENCH ?= .
 STEPS ?= 10000
 soak = TEST_SOAK_STEPS=$(STEPS) TEST_SOAK_SEED=$(SEED)
@@ -50,7 +50,7 @@ demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: 
 	@$(step) "build the demo" env $(static) -o bin/ ./hack/demo
 	@hack/demo.sh
 
-test: FUZZTIME = 3s
+test: FUZZ = 5000
 test: VM_SKIP = $(hard)
 test: setup lint unit fuzz vm ## run the whole suite: setup, lint, unit, fuzz (short), vm
 
@@ -61,8 +61,8 @@ lint: ## check style, rules and scripts
 unit: ## run the tests that need no root and no LVM
 	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...
 
-fuzz: ## run every fuzz target for FUZZTIME (30s)
-	@$(step) "fuzz, $(FUZZTIME) each" hack/fuzz $(FUZZTIME)
+fuzz: ## run every fuzz target with FUZZ inputs (100000)
+	@$(step) "fuzz, $(FUZZ) inputs each" hack/fuzz $(FUZZ)
 
 vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=TestName to choose)
 	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(VM_RUN)' -skip '$(VM_SKIP)' $(VM_PACKAGES),true)
