@@ -410,6 +410,12 @@ func (v *lv) nodeName() string { return "dm-" + strconv.Itoa(int(v.minor)) }
 
 func (v *lv) parsed() volume.Tags { return volume.ParseTags(v.tags) }
 
+// retag makes a new list: reports of the old one stay as they were.
+func (v *lv) retag(add, remove []string) {
+	tags := slices.DeleteFunc(slices.Clone(v.tags), func(t string) bool { return slices.Contains(remove, t) || slices.Contains(add, t) })
+	v.tags = append(tags, add...)
+}
+
 func (v *lv) report() volume.LV {
 	return volume.LV{Ref: v.ref, UUID: v.uuid, SizeBytes: v.size, Type: v.layout, Pool: v.poolName, Tags: v.parsed(), Partial: v.partial()}
 }

@@ -237,6 +237,48 @@ func (c *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 	return err
 }
 
+// Retag implements lifecycle.LVM.
+func (c *LVM) Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string) error {
+	if err := volume.CheckRetag(add, remove); err != nil {
+		return err
+	}
+	if len(add)+len(remove) == 0 {
+		return c.check(r)
+	}
+	argv := []string{"lvchange", "--select", volume.OwnerTag(c.cfg.Owner) + " " + volume.KindTag(k)}
+	for _, tag := range remove {
+		argv = append(argv, "--deltag", tag)
+	}
+	for _, tag := range add {
+		argv = append(argv, "--addtag", tag)
+	}
+	return c.lvchange(ctx, r, k, append(argv, r.String()), func(v *lv) error { v.retag(add, remove); return nil })
+}
+
+// lvchange changes a logical volume of ours, and makes that durable.
+func (c *LVM) lvchange(ctx context.Context, r volume.Ref, k volume.Kind, argv []string, do func(*lv) error) error {
+	if err := c.check(r); err != nil {
+		return err
+	}
+	err := c.write(ctx, r, argv, func(g *group) error {
+		v := g.lvs[r.LV]
+		switch {
+		case g.missing() != 0:
+			return fmt.Errorf("lvchange: physical volumes of volume group %s are missing", r.VG)
+		case v == nil:
+			return fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, r)
+		case v.parsed().Owner != c.cfg.Owner || v.parsed().Kind != k:
+			return fmt.Errorf("%w: %s is not a %s volume of %s", volume.ErrPrecondition, r, k, c.cfg.Owner)
+		}
+		g.revision++
+		return do(v)
+	})
+	if err == nil {
+		err = c.durable(context.WithoutCancel(ctx), r.VG)
+	}
+	return err
+}
+
 // Activate implements lifecycle.LVM.
 func (c *LVM) Activate(ctx context.Context, r volume.Ref) error {
 	if err := c.check(r); err != nil {

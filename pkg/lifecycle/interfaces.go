@@ -17,6 +17,12 @@ type LVM interface {
 	// nil: it is gone, or was not there and the VG was read well. ErrBusy: it is open or mounted somewhere.
 	// ErrPrecondition: it is not ours, is of another kind, or LVM would drop others with it; nothing was changed.
 	Remove(ctx context.Context, r volume.Ref, k volume.Kind) error
+	// Retag gives the logical volume the tags to add and takes those to remove away, if it carries our owner tag and the
+	// kind; these two stay as they are. volume.Tags.Changes makes the lists. One LVM command, none where both are empty. All
+	// changes at once: a kill leaves all or nothing of it. To have a tag already, or to lack one, is fine. It is durable when
+	// it returns nil. ErrNotFound: the group was read well and it is not there. ErrPrecondition: it is not ours, or is of
+	// another kind; nothing was changed.
+	Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string) error
 	// Activate makes the device of an inactive logical volume, also where LVM would skip it (-K).
 	Activate(ctx context.Context, r volume.Ref) error
 	// Lookup finds one of our logical volumes; with an empty VG, in any of --volume-groups. No LVM command where

@@ -225,14 +225,7 @@ func (l *LVM) remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 // selection is what must hold of the logical volume for LVM to remove it (lvmreport(7), "SELECTION"). lvremove -y drops
 // the snapshots of an origin and the thin volumes of a pool without a word; such are left out.
 func (l *LVM) selection(r volume.Ref, k volume.Kind) string {
-	conditions := []string{
-		`lv_name="` + r.LV + `"`, `vg_name="` + r.VG + `"`,
-		`lv_tags="` + volume.OwnerTag(l.cfg.Owner) + `"`, `lv_tags="` + volume.KindTag(k) + `"`,
-		`lv_role=public`,
-		// Whatever LVM changes in a group with a missing disk, it also marks that disk as missing for good: when it comes
-		// back it stays out, until vgextend(8) --restoremissing. A disk that is late at boot must not end so.
-		`vg_missing_pv_count=0`,
-	}
+	conditions := ours(l.cfg.Owner, r, k)
 	for _, role := range keepRoles {
 		conditions = append(conditions, `lv_role!=`+role)
 	}

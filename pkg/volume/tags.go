@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,6 +42,42 @@ func (t Tags) Strings() []string {
 		}
 	}
 	return out
+}
+
+// Changes gives the tags to add and those to remove that make t of one LV into to. Owner and kind are never among them.
+func (t Tags) Changes(to Tags) (add, remove []string) {
+	to.Owner, to.Kind = t.Owner, t.Kind
+	before, after := t.Strings(), to.Strings()
+	for _, tag := range after {
+		if !slices.Contains(before, tag) {
+			add = append(add, tag)
+		}
+	}
+	for _, tag := range before {
+		if !slices.Contains(after, tag) {
+			remove = append(remove, tag)
+		}
+	}
+	return add, remove
+}
+
+var tagForm = regexp.MustCompile(`^[a-zA-Z0-9_+.][a-zA-Z0-9_+./=!:&#-]*$`)
+
+// CheckRetag checks tags that are to be added and removed: LVM takes them, none is in both lists, and none is the owner or
+// the kind, the keys without which nothing is removed.
+func CheckRetag(add, remove []string) error {
+	for _, tag := range slices.Concat(add, remove) {
+		key, _, _ := strings.Cut(tag, "=")
+		switch {
+		case !tagForm.MatchString(tag) || len(tag) > maxTag:
+			return Invalid("tag", tag, fmt.Sprintf("LVM takes letters, digits, _ + . - / = ! : & # (no - first), at most %d", maxTag))
+		case key == tagPrefix+"owner" || key == tagPrefix+"kind":
+			return Invalid("tag", tag, "owner and kind stay as they are")
+		case slices.Contains(add, tag) && slices.Contains(remove, tag):
+			return Invalid("tag", tag, "it cannot be added and removed at once")
+		}
+	}
+	return nil
 }
 
 // ParseTags reads the tags of an LV. Tags that are not the driver's are passed over.

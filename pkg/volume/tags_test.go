@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -154,4 +155,21 @@ func FuzzTags(f *testing.F) {
 		}
 		ParseTags([]string{owner, name, spec, mkfs, pod, state, tagPrefix + name, tagPrefix + "name=" + name})
 	})
+}
+
+func TestChanges(t *testing.T) {
+	a := Tags{Owner: "d", Kind: Persistent, Spec: "type=linear&fs=ext4", State: "copying"}
+	for _, c := range []struct {
+		to          Tags
+		add, remove []string
+	}{
+		{to: a},
+		{to: Tags{Owner: "other", Kind: Inline, Spec: a.Spec, State: a.State}},
+		{to: Tags{Spec: a.Spec}, remove: []string{"csi.state=copying"}},
+		{to: Tags{Spec: a.Spec, State: "x y", Name: "n"}, add: []string{"csi.name=n", "csi.state=x:20y"}, remove: []string{"csi.state=copying"}},
+	} {
+		if add, remove := a.Changes(c.to); !slices.Equal(add, c.add) || !slices.Equal(remove, c.remove) {
+			t.Errorf("%+v: add %q, remove %q; want %q, %q", c.to, add, remove, c.add, c.remove)
+		}
+	}
 }

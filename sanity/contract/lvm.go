@@ -102,6 +102,7 @@ func LVM(t *testing.T, m LVMMachine) {
 		{"remove", lvmRemove},
 		{"remove in use", lvmRemoveInUse},
 		{"remove origin", lvmRemoveOrigin},
+		{"retag", lvmRetag},
 		{"behind the back", lvmBehindTheBack},
 		{"lookup in all groups", lvmLookupAll},
 		{"activate", lvmActivate},
@@ -510,6 +511,68 @@ func lvmRemoveOrigin(t *testing.T, m LVMMachine) {
 	f.remove("v")
 }
 
+// One command changes tags, all at once, and only of what is ours; again is the same.
+func lvmRetag(t *testing.T, m LVMMachine) {
+	f := newLVMFixture(t, m, 1)
+	made := f.create(f.linear("v", 1))
+	retag := func(add, remove []string) {
+		t.Helper()
+		f.cost("Retag", 1, func() {
+			if err := f.Retag(t.Context(), f.ref("v"), volume.Persistent, add, remove); err != nil {
+				t.Fatalf("Retag: %v", err)
+			}
+		})
+	}
+	for _, state := range []string{"copying", "zeroing: 50 %", ""} {
+		lv, err := f.Lookup(t.Context(), f.ref("v"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := lv
+		want.Tags.State = state
+		add, remove := lv.Tags.Changes(want.Tags)
+		for range 2 {
+			retag(add, remove)
+			f.cost("Lookup after Retag", 0, func() {
+				if lv, err := f.Lookup(t.Context(), f.ref("v")); err != nil || lv != want {
+					t.Errorf("Lookup: %+v, %v; want %+v", lv, err, want)
+				}
+			})
+		}
+	}
+	if facts, _ := m.Facts(t, f.ref("v")); volume.ParseTags(facts.Tags) != made.Tags || len(facts.Tags) != len(made.Tags.Strings()) {
+		t.Errorf("the machine says %q", facts.Tags)
+	}
+	f.cost("Retag of nothing", 0, func() {
+		if err := f.Retag(t.Context(), f.ref("v"), volume.Persistent, nil, nil); err != nil {
+			t.Errorf("Retag of nothing: %v", err)
+		}
+	})
+
+	one := []string{"csi.state=x"}
+	m.Make(t, f.ref("foreign"), LVMExtentBytes)
+	m.Make(t, f.ref("other"), LVMExtentBytes, volume.OwnerTag("other.driver"), volume.KindTag(volume.Persistent))
+	m.Make(t, f.ref("kindless"), LVMExtentBytes, volume.OwnerTag(lvmOwner))
+	for _, lv := range []string{"foreign", "other", "kindless"} {
+		f.fails("Retag "+lv, f.Retag(t.Context(), f.ref(lv), volume.Persistent, one, nil), volume.ErrPrecondition)
+		if facts, _ := m.Facts(t, f.ref(lv)); slices.Contains(facts.Tags, one[0]) {
+			t.Errorf("%s has %q", lv, facts.Tags)
+		}
+	}
+	f.fails("Retag as another kind", f.Retag(t.Context(), f.ref("v"), volume.Inline, one, nil), volume.ErrPrecondition)
+	f.fails("Retag of none", f.Retag(t.Context(), f.ref("none"), volume.Persistent, one, nil), volume.ErrNotFound)
+	f.fails("Retag in another group", f.Retag(t.Context(), volume.Ref{VG: "not-ours", LV: "v"}, volume.Persistent, one, nil), volume.ErrInvalid)
+	for _, bad := range []string{"", "-x", "a b", "a@b", volume.OwnerTag("x"), volume.KindTag(volume.Inline), strings.Repeat("a", 1025)} {
+		f.fails("Retag with "+bad, f.Retag(t.Context(), f.ref("v"), volume.Persistent, []string{bad}, nil), volume.ErrInvalid)
+		f.fails("Retag without "+bad, f.Retag(t.Context(), f.ref("v"), volume.Persistent, nil, []string{bad}), volume.ErrInvalid)
+	}
+	f.fails("Retag with and without", f.Retag(t.Context(), f.ref("v"), volume.Persistent, one, one), volume.ErrInvalid)
+	if lv, err := f.Lookup(t.Context(), f.ref("v")); err != nil || lv != made {
+		t.Errorf("Lookup at the end: %+v, %v; want %+v", lv, err, made)
+	}
+	f.remove("v")
+}
+
 func lvmBehindTheBack(t *testing.T, m LVMMachine) {
 	f := newLVMFixture(t, m, 1)
 	r := f.ref("v")
@@ -718,6 +781,8 @@ func lvmPartial(t *testing.T, m LVMMachine) {
 	f.fails("Create", err, nil)
 	// LVM itself would do it, and mark the missing disk as missing for good.
 	f.fails("Remove", f.Remove(t.Context(), f.ref("v"), volume.Persistent), nil)
+	f.fails("Retag", f.Retag(t.Context(), f.ref("v"), volume.Persistent, []string{"csi.state=x"}, nil), nil)
+	f.fails("Retag of none", f.Retag(t.Context(), f.ref("none"), volume.Persistent, []string{"csi.state=x"}, nil), nil)
 	f.there("v", true)
 }
 
