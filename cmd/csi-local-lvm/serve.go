@@ -58,6 +58,8 @@ func configFlags(flags *pflag.FlagSet, c *driver.Config) {
 		"where LVM's programs run: container, or host (in the namespaces of process 1, through nsenter; the pod needs hostPID and privileges)")
 	flags.Float64Var(&c.ThinOvercommit, "thin-overcommit", c.ThinOvercommit, "thin volumes of a pool may have this many times its size in all; 1 is no overcommit")
 	flags.Int64Var(&c.MaxVolumes, "max-volumes", c.MaxVolumes, "most volumes the scheduler may put on this node; 0 is no limit")
+	flags.StringVar(&c.CopyRate, "copy-rate", c.CopyRate,
+		"most bytes per second that all copies of volumes read together, such as 200Mi; 0 is no bound")
 	flags.StringVar(&c.OrphanPolicy, "orphan-policy", c.OrphanPolicy,
 		"what becomes of inline volumes whose pod is surely gone and that nothing uses: remove, or report (in the log)")
 	flags.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace,

@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"pkg/journal":    {"pkg/volume", "pkg/effect"},
 	"pkg/lvm":        {"pkg/volume", "pkg/run", "pkg/effect"},
 	"pkg/mount":      {"pkg/volume", "pkg/run", "pkg/effect"},
+	"pkg/copy":       {"pkg/volume", "pkg/effect"},
 	"pkg/lifecycle":  {"pkg/volume", "pkg/journal", "pkg/keylock"},
 	"pkg/request":    {"pkg/volume"},
 	"pkg/controller": {"pkg/volume", "pkg/lifecycle", "pkg/request"},

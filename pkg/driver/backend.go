@@ -13,6 +13,7 @@ type Backend struct {
 	Mounts      lifecycle.Mounts
 	Paths       lifecycle.Paths
 	Filesystems Filesystems
+	Copier      lifecycle.Copier
 }
 
 // LVM is what the parts of the driver ask of LVM, all together.

@@ -24,6 +24,7 @@ type Config struct {
 	LVMExec        string   // --lvm-exec: ExecContainer or ExecHost
 	ThinOvercommit float64  // --thin-overcommit: virtual size over real size of a thin pool
 	MaxVolumes     int64    // --max-volumes: what NodeGetInfo reports; 0 is no limit
+	CopyRate       string   // --copy-rate: bytes per second that all copies read in all, as a quantity; "0" is no bound
 
 	OrphanPolicy string        // --orphan-policy: OrphanRemove or OrphanReport
 	OrphanGrace  time.Duration // --orphan-grace: how long it must be sure that nobody wants something before it is removed
@@ -58,6 +59,7 @@ func Default() Config {
 		LVMExec:        ExecContainer,
 		ThinOvercommit: 1,
 		MaxVolumes:     1000,
+		CopyRate:       "0",
 		OrphanPolicy:   OrphanRemove,
 		OrphanGrace:    10 * time.Minute,
 	}
@@ -89,6 +91,9 @@ func (c Config) Validate() error {
 	if err := checkServices(c.Services); err != nil {
 		return err
 	}
+	if _, err := c.copyRate(); err != nil {
+		return err
+	}
 	switch {
 	case c.LVMExec != ExecContainer && c.LVMExec != ExecHost:
 		return volume.Invalid("--lvm-exec", c.LVMExec, "known are container and host")
@@ -105,6 +110,22 @@ func (c Config) Validate() error {
 }
 
 func (c Config) serves(service string) bool { return slices.Contains(c.Services, service) }
+
+// leastCopyRate is what --copy-rate takes at least: a block a second.
+const leastCopyRate = 1 << 20
+
+// copyRate gives --copy-rate in bytes; 0 is no bound.
+func (c Config) copyRate() (int64, error) {
+	const field = "--copy-rate"
+	if c.CopyRate == "0" {
+		return 0, nil
+	}
+	rate, err := volume.ParseSize(field, c.CopyRate)
+	if err == nil && rate < leastCopyRate {
+		err = volume.Invalid(field, c.CopyRate, "give at least 1Mi, or 0 for no bound")
+	}
+	return rate, err
+}
 
 func checkServices(services []string) error {
 	const field, remedy = "--services", "give controller, node or both, separated by a comma"

@@ -78,6 +78,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	stopped, cancel := boundedStop(ctx, d.StopBound)
 	defer cancel()
 	defer life.Stop(stopped)
+	defer context.AfterFunc(ctx, life.StopCopies)() // a copy takes as long as it takes; a stop does not
 
 	socket, err := rpc.Listen(ctx, d.cfg.Endpoint)
 	if err != nil {
@@ -104,7 +105,7 @@ func boundedStop(ctx context.Context, bound time.Duration) (context.Context, con
 func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock.Locks) *lifecycle.Lifecycle {
 	return lifecycle.New(lifecycle.Config{
 		Owner: d.cfg.DriverName, Node: d.node,
-		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems,
+		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems, Copier: d.backend.Copier,
 		Journal: store, Locks: locks, Timing: d.timing(), Log: log.Info,
 		Inventory: d.backend.LVM, KubeletDir: d.cfg.KubeletDir, Orphans: lifecycle.OrphanPolicy(d.cfg.OrphanPolicy),
 	})
@@ -118,7 +119,7 @@ func (d *Driver) timing() lifecycle.Timing {
 }
 
 func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {
-	s := rpc.Services{Identity: identity, Locks: locks}
+	s := rpc.Services{Identity: identity, Locks: locks, Interrupt: life.CancelCopy}
 	if d.cfg.serves(ServiceController) {
 		s.Controller = controller.New(controller.Config{
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,

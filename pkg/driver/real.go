@@ -3,6 +3,7 @@ package driver
 import (
 	"os"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/copy"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lvm"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/mount"
@@ -17,6 +18,10 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	if err != nil {
 		return Backend{}, err
 	}
+	rate, err := cfg.copyRate()
+	if err != nil {
+		return Backend{}, err
+	}
 	groups, err := lvm.New(&run.Local{Prefix: prefix, Effects: effects}, lvm.Config{
 		Owner: cfg.DriverName, VolumeGroups: cfg.VolumeGroups, ThinOvercommit: cfg.ThinOvercommit, Effects: effects,
 	})
@@ -26,7 +31,8 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	// mkfs, blkid and the programs that grow file systems run in the driver's own image in any case: they need the device
 	// node only, and their versions are those that the driver was tested with.
 	host := mount.New(&run.Local{Effects: effects}, effects)
-	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host}, nil
+	copier := copy.New(copy.Config{Effects: effects, Unwritten: groups.Unwritten, BytesPerSecond: rate})
+	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host, Copier: copier}, nil
 }
 
 // execPrefix is what goes before LVM's argument vectors. For ExecHost that is nsenter(1) into three namespaces of

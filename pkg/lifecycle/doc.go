@@ -31,6 +31,7 @@ type Config struct {
 	Mounts  Mounts
 	Paths   Paths
 	FS      Filesystems
+	Copier  Copier
 	Journal *journal.Store
 	Locks   *keylock.Locks
 	Timing  Timing
@@ -82,6 +83,7 @@ type Lifecycle struct {
 	retries retries
 	keepers keepers
 	reaper  reaper
+	copies  copies
 }
 
 // New returns a Lifecycle. Nothing happens before Start.

@@ -41,7 +41,7 @@ func (l *Lifecycle) Start() {
 	l.keep(l.resume)
 }
 
-// Stop begins no more of what the driver does by itself, and waits for what runs, at most until ctx ends.
+// Stop begins no more of what the driver does by itself, gives copies up, and waits for what runs, at most until ctx ends.
 func (l *Lifecycle) Stop(ctx context.Context) {
 	l.retries.mu.Lock()
 	l.retries.stopped = true
@@ -50,6 +50,7 @@ func (l *Lifecycle) Stop(ctx context.Context) {
 	}
 	l.retries.mu.Unlock()
 	l.keepers.stop()
+	l.StopCopies()
 	idle := make(chan struct{})
 	go func() {
 		l.retries.running.Wait()

@@ -37,6 +37,8 @@ type node struct {
 	csi.UnimplementedControllerServer
 	publish func(context.Context) error
 	stats   func(context.Context) error
+
+	interrupt func(key string) bool
 }
 
 func (n *node) NodePublishVolume(ctx context.Context, _ *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
@@ -74,6 +76,7 @@ func serve(t *testing.T, n *node, check func(context.Context) error) *driver {
 	d := &driver{path: filepath.Join(shortDir(t), "s"), locks: &keylock.Locks{}, ended: make(chan error, 1)}
 	s := Services{Identity: NewIdentity("d.example", "v1", n != nil, check), Locks: d.locks}
 	if n != nil {
+		s.Interrupt = n.interrupt
 		s.Node, s.Controller = n, n
 	}
 	l, err := Listen(t.Context(), "unix://"+d.path)

@@ -14,7 +14,7 @@ import (
 var policies = map[string]policy{
 	// The id is not known yet; the name of the LV, which is the key of all other calls too, follows from the name.
 	csi.Controller_CreateVolume_FullMethodName:  {writes: true, key: byName},
-	csi.Controller_DeleteVolume_FullMethodName:  {writes: true, key: byVolume},
+	csi.Controller_DeleteVolume_FullMethodName:  {writes: true, key: byVolume, interrupts: true},
 	csi.Node_NodeStageVolume_FullMethodName:     {writes: true, key: byVolume},
 	csi.Node_NodeUnstageVolume_FullMethodName:   {writes: true, key: byVolume},
 	csi.Node_NodePublishVolume_FullMethodName:   {writes: true, key: byVolume},
@@ -42,9 +42,11 @@ var policies = map[string]policy{
 type policy struct {
 	writes bool // changes something: holds the lock of key, and runs to its end
 	// key names what the call is about; "" is nothing. Such a request is wrong, and the handler says so without a lock.
-	key     func(req any) string
-	many    int  // reads: how many may run for one key at a time; hung ones count until they end
-	chatter bool // asked all the time; logged at a higher verbosity
+	key func(req any) string
+	// interrupts: where the lock is taken by a call that copies onto the volume, the copy is given up. It may take hours, and be for nothing.
+	interrupts bool
+	many       int  // reads: how many may run for one key at a time; hung ones count until they end
+	chatter    bool // asked all the time; logged at a higher verbosity
 }
 
 func byName(req any) string {

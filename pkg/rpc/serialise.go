@@ -28,9 +28,10 @@ const (
 // the handler hangs on. A write goes on then, without the caller's deadline, and holds the lock until it has ended; its
 // late result is logged. A read is told that nobody waits (its context ends), and is left behind if it does not listen.
 type serialiser struct {
-	locks   *keylock.Locks // of volumes; the sweep takes them too
-	reads   slots
-	running sync.WaitGroup // writes, with and without a caller
+	locks     *keylock.Locks // of volumes; the sweep takes them too
+	interrupt func(key string) bool
+	reads     slots
+	running   sync.WaitGroup // writes, with and without a caller
 }
 
 // wait returns when no write runs any more, or when ctx ends.
@@ -65,6 +66,9 @@ func (s *serialiser) write(ctx context.Context, req any, method string, p policy
 	if key := p.key(req); key != "" {
 		var err error
 		if release, err = s.locks.Try(key, path.Base(method)); err != nil {
+			if p.interrupts && s.interrupt != nil && s.interrupt(key) {
+				err = fmt.Errorf("%w; it copies, and is given up for this", err)
+			}
 			return nil, err
 		}
 	}

@@ -73,6 +73,42 @@ func TestSecondCallIsAborted(t *testing.T) {
 	wantCode(t, <-other, codes.OK)
 }
 
+// A delete that meets a create which copies gives that copy up, and is told to ask again. No other call does so.
+func TestDeleteInterruptsACopy(t *testing.T) {
+	g := newGate()
+	var interrupted []string
+	copies := true
+	d := serve(t, &node{publish: g.pass, interrupt: func(key string) bool {
+		interrupted = append(interrupted, key)
+		return copies
+	}}, nil)
+	created := make(chan error, 1)
+	go func() {
+		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "v"})
+		created <- err
+	}()
+	<-g.begun
+	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "v"})
+	wantCode(t, err, codes.Aborted)
+	_, err = d.NodePublishVolume(t.Context(), publishRequest("n/vg/v"))
+	wantCode(t, err, codes.Aborted)
+	if len(interrupted) != 0 {
+		t.Errorf("interrupted %q", interrupted)
+	}
+	for _, copies = range []bool{true, false} {
+		_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "n/vg/v"})
+		wantCode(t, err, codes.Aborted)
+		if told := strings.Contains(fmt.Sprint(err), "given up"); told != copies {
+			t.Errorf("copies: %t, told: %v", copies, err)
+		}
+	}
+	if strings.Join(interrupted, " ") != "v v" {
+		t.Errorf("interrupted %q", interrupted)
+	}
+	g.end <- nil
+	wantCode(t, <-created, codes.OK)
+}
+
 // Requests without a volume are wrong: the handlers say so, also side by side.
 func TestNoVolumeNoLock(t *testing.T) {
 	g := newGate()

@@ -17,6 +17,8 @@ type Services struct {
 	Controller csi.ControllerServer // nil: off
 	Node       csi.NodeServer       // nil: off
 	Locks      *keylock.Locks       // of volumes, shared with whoever else changes them
+	// Interrupt ends a copy onto the volume of this key, and reports whether there is one; it does not wait for its end. Nil: there never is.
+	Interrupt func(key string) bool
 }
 
 // Server answers CSI calls.
@@ -30,7 +32,7 @@ const maxRequest = 1 << 20
 
 // NewServer puts every call through: log → code → serialise → catch → the service.
 func NewServer(s Services) *Server {
-	serial := &serialiser{locks: s.Locks}
+	serial := &serialiser{locks: s.Locks, interrupt: s.Interrupt}
 	g := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(logCall, serial.intercept, catchPanic),
 		grpc.StreamInterceptor(catchStreamPanic),
