@@ -110,13 +110,14 @@ func (c co) code(err error, want codes.Code, words ...string) {
 // repeat calls until the answer is not Aborted any more, which must then be OK.
 func (c co) repeat(call func() error) {
 	c.t.Helper()
-	for end := time.Now().Add(bound); ; <-time.Tick(5 * time.Millisecond) {
-		err := call()
-		if err == nil {
-			return
-		}
-		if status.Code(err) != codes.Aborted || time.Now().After(end) {
-			c.t.Fatal(err)
+	must(c.t, c.answered(call))
+}
+
+// answered gives the answer of the call when nothing else is at its volume: it is asked again while it is Aborted.
+func (c co) answered(call func() error) (err error) {
+	for end := time.Now().Add(bound); ; <-time.Tick(time.Millisecond) {
+		if err = call(); status.Code(err) != codes.Aborted || time.Now().After(end) {
+			return err
 		}
 	}
 }

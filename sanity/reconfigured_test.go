@@ -89,7 +89,7 @@ func TestGroupTakenOut(t *testing.T) {
 	must(t, c.WriteFile(c.Target(t, "busy")+"/f", "x"))
 	_, release := c.Hold(t, contract.HoldFile, c.Target(t, "busy")+"/f")
 	c.code(c.unpublishInline("busy"), codes.Aborted)
-	c.Arm(t, contract.Fault{N: 5, Do: contract.KillAfter}) // the lvcreate of a create, which nobody was told of
+	c.Arm(t, contract.Fault{Each: "lvcreate", Do: contract.KillAfter}) // the lvcreate of a create, which nobody was told of
 	_, err := c.create(t.Context(), "cut-off", false, volume.KeyVolumeGroup, "other")
 	if err == nil || c.Running() {
 		t.Fatalf("not killed: %v", err)
@@ -149,8 +149,8 @@ func TestOtherNodeName(t *testing.T) {
 	_, release := c.Hold(t, contract.HoldFile, target+"/f")
 	c.code(c.unpublish(t.Context(), id, target), codes.Aborted)
 	again(func(cfg *driver.Config) { cfg.NodeName = "renamed" })
-	c.code(c.publish(id, c.Target(t, "node-2"), false), codes.NotFound, "node-1")
-	c.code(c.delete(id), codes.FailedPrecondition, "node-1")
+	c.code(c.answered(func() error { return c.publish(id, c.Target(t, "node-2"), false) }), codes.NotFound, "node-1")
+	c.code(c.answered(func() error { return c.delete(id) }), codes.FailedPrecondition, "node-1")
 	release()
 	c.repeatWhileFailing(func() error { return c.unpublish(t.Context(), id, target) })
 	c.repeat(func() error { return c.unpublishInline("inline") })

@@ -60,7 +60,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	defer state.unlock()
 
-	store, err := journal.Open(ctx, d.cfg.StateDir, d.effects)
+	store, err := journal.Open(ctx, d.cfg.StateDir, d.node, d.effects)
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}

@@ -154,7 +154,7 @@ func TestUnfinishedWorkIsTakenUp(t *testing.T) {
 	cfg, m := shortConfig(t), newMachine()
 	ref := volume.Ref{VG: "data", LV: volume.LVName(volume.Inline, "csi-1")}
 	m.AddLV(ref, volume.Layout{Type: volume.Linear}, 4<<20, volume.OwnerTag(cfg.DriverName), volume.KindTag(volume.Inline))
-	store, err := journal.Open(t.Context(), cfg.StateDir, nil)
+	store, err := journal.Open(t.Context(), cfg.StateDir, "node-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package journal keeps what is intended for a volume, in one small durable JSON file per volume. Facts are not
-// kept here: what can be asked of the kernel or of LVM is asked.
+// Package journal keeps what is intended for a volume, in one small durable file per volume: JSON, or, of a create, an
+// empty file whose name says all (see createName). Facts are not kept here: what can be asked of the kernel or of LVM is asked.
 //
 // A record is written before the effect it announces, and removed after the last one. So after a kill or a power cut
 // at any moment the journal names everything that may be half done. It is a promise, not a history: a volume about
@@ -112,21 +112,23 @@ const (
 // of the state folder.
 type Store struct {
 	folder  string
+	node    string
 	effects effect.Seam
 
 	mu      sync.Mutex
-	records map[string]Record // by volume id
-	damaged map[string]string // by file name: why the volume of this file cannot be served
-	dirty   bool              // a record may have been forgotten, here or by an earlier driver, and the folder not synced since
+	records map[string]Record   // by volume id
+	files   map[string][]string // by volume id: the names of its record's files; two only where one was about to replace the other
+	damaged map[string]string   // by what stops tells of a file: why the volume of this file cannot be served
+	dirty   bool                // a record may have been forgotten, here or by an earlier driver, and the folder not synced since
 }
 
 // Open reads the journal below the state folder, and makes its folder where it is missing. A file that is torn or not
 // a record is moved to the folder damaged beside the records; a record of a newer version stays. Either stops the
-// volume it belongs to and no other. What was found wrong is in Problems.
-func Open(ctx context.Context, stateDir string, effects effect.Seam) (*Store, error) {
+// volume it belongs to and no other. What was found wrong is in Problems. node is that of the volume ids.
+func Open(ctx context.Context, stateDir, node string, effects effect.Seam) (*Store, error) {
 	s := &Store{
-		folder: filepath.Join(stateDir, "journal"), effects: effects,
-		records: map[string]Record{}, damaged: map[string]string{}, dirty: true,
+		folder: filepath.Join(stateDir, "journal"), node: node, effects: effects,
+		records: map[string]Record{}, files: map[string][]string{}, damaged: map[string]string{}, dirty: true,
 	}
 	if err := s.makeFolder(ctx); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -145,8 +147,8 @@ func Open(ctx context.Context, stateDir string, effects effect.Seam) (*Store, er
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	for _, e := range aside {
-		if name, _, _ := strings.Cut(e.Name(), "~"); s.damaged[name] == "" {
-			s.damaged[name] = "found damaged earlier: " + filepath.Join(s.folder, damagedFolder, e.Name())
+		if name, _, _ := strings.Cut(e.Name(), "~"); s.damaged[stops(name)] == "" {
+			s.damaged[stops(name)] = "found damaged earlier: " + filepath.Join(s.folder, damagedFolder, e.Name())
 		}
 	}
 	return s, nil
@@ -164,10 +166,13 @@ func (s *Store) makeFolder(ctx context.Context) error {
 // read says nothing about what it intends.
 func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
 	name, path := e.Name(), filepath.Join(s.folder, e.Name())
+	ref, kind, create := parseCreate(name)
 	switch {
 	case name == damagedFolder && e.IsDir():
 		return nil
-	case strings.HasPrefix(name, tempPrefix):
+	case create && e.Type().IsRegular():
+		return s.loadCreate(e, ref, kind)
+	case !create && strings.HasPrefix(name, tempPrefix):
 		// A write that was cut off before its rename: nothing was announced by it, and it may stay where it cannot be removed.
 		_ = s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
 		return nil
@@ -185,9 +190,18 @@ func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
 	case err != nil:
 		return s.moveAside(ctx, name, err.Error())
 	default:
-		s.records[rec.VolumeID] = rec
+		s.found(rec, name)
 	}
 	return nil
+}
+
+// found takes a record over that is on disk. Of two of one volume, one of which was about to replace the other, that of a
+// create counts: what it names belongs to nobody, and that must not be forgotten.
+func (s *Store) found(rec Record, name string) {
+	s.files[rec.VolumeID] = append(s.files[rec.VolumeID], name)
+	if s.records[rec.VolumeID].Intent != Create {
+		s.records[rec.VolumeID] = rec
+	}
 }
 
 func (s *Store) moveAside(ctx context.Context, name, why string) error {
@@ -203,7 +217,7 @@ func (s *Store) moveAside(ctx context.Context, name, why string) error {
 		// A read-only folder must not keep the others from being served; the file is found again at the next start.
 		to = filepath.Join(s.folder, name)
 	}
-	s.damaged[name] = fmt.Sprintf("%s: %s", why, to)
+	s.damaged[stops(name)] = fmt.Sprintf("%s: %s", why, to)
 	return nil
 }
 
@@ -224,7 +238,7 @@ func (s *Store) Problems() []string {
 func (s *Store) Get(volumeID string) (rec Record, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if why := s.damaged[fileName(volumeID)]; why != "" {
+	if why := cmp.Or(s.damaged[fileName(volumeID)], s.damaged[createOf(volumeID)]); why != "" {
 		return Record{}, false, fmt.Errorf("journal: the record of volume %q cannot be read (%s); look at the file, make sure of the state "+
 			"of the volume, remove the file and restart the driver", volumeID, why)
 	}
@@ -245,18 +259,43 @@ func (s *Store) All() []Record {
 }
 
 // Put makes the record durable, in place of an earlier one of the volume. When it returns nil the record survives a
-// power cut. On an error the earlier one stands, or, where only the last sync failed, the new one: Get tells which, and
-// after a power cut it may be either. Two fsyncs.
+// power cut. On an error the earlier one stands, or, where only the last step failed, the new one: Get tells which, and
+// after a power cut it may be either. Two fsyncs, that of a create one.
 func (s *Store) Put(ctx context.Context, rec Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rec.Since = rec.Since.UTC().Truncate(time.Second)
-	err := s.write(ctx, fileName(rec.VolumeID), encode(rec), func() { s.records[rec.VolumeID] = rec })
+	name, named := s.createName(rec)
+	if !named {
+		name = fileName(rec.VolumeID)
+	}
+	err := s.put(ctx, name, rec, named)
 	if err != nil {
 		return fmt.Errorf("journal: record of volume %q: %w", rec.VolumeID, err)
 	}
 	s.dirty = false
 	return nil
+}
+
+// put puts the file in place, takes away one of another name that it replaces, and makes both durable at once.
+func (s *Store) put(ctx context.Context, name string, rec Record, named bool) error {
+	var err error
+	if named {
+		err = s.touch(ctx, name)
+	} else {
+		err = s.write(ctx, name, encode(rec))
+	}
+	if err != nil {
+		return err
+	}
+	s.records[rec.VolumeID] = rec
+	if !slices.Contains(s.files[rec.VolumeID], name) {
+		s.files[rec.VolumeID] = append(s.files[rec.VolumeID], name)
+	}
+	if err := s.removeBut(ctx, rec.VolumeID, name); err != nil {
+		return err
+	}
+	return s.syncFolder(ctx)
 }
 
 // Remember keeps the record in memory only: for a teardown that must go on though the state folder is full or
@@ -301,14 +340,31 @@ func (s *Store) Erase(ctx context.Context, volumeID string) error {
 	return nil
 }
 
-// remove removes the file of a record. With s.mu held.
+// remove removes what is on disk of a record; nothing, where it never came there. With s.mu held.
 func (s *Store) remove(ctx context.Context, volumeID string) error {
-	path := filepath.Join(s.folder, fileName(volumeID))
-	err := s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.removeBut(ctx, volumeID, ""); err != nil {
 		return fmt.Errorf("journal: record of volume %q: %w", volumeID, err)
 	}
-	s.dirty = true
+	return nil
+}
+
+// removeBut removes the files of a record, but for the one of that name.
+func (s *Store) removeBut(ctx context.Context, volumeID, kept string) error {
+	for _, name := range slices.Clone(s.files[volumeID]) {
+		if name == kept {
+			continue
+		}
+		path := filepath.Join(s.folder, name)
+		err := s.effects.Do(ctx, "remove", path, func() error { return os.Remove(path) })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		s.dirty = true
+		s.files[volumeID] = slices.DeleteFunc(s.files[volumeID], func(n string) bool { return n == name })
+	}
+	if len(s.files[volumeID]) == 0 {
+		delete(s.files, volumeID)
+	}
 	return nil
 }
 
@@ -330,10 +386,10 @@ func (s *Store) sync(ctx context.Context) error {
 	return nil
 }
 
-// write replaces a file durably, and calls renamed when the new one is in place: 1 a temporary file in the same folder, 2 its content synced, 3 renamed over the old
-// one, 4 the folder synced. A cut before 3 leaves the old file and a temporary one that Open removes; a cut after 3
-// leaves the old or the new file, never a torn one.
-func (s *Store) write(ctx context.Context, name string, data []byte, renamed func()) (err error) {
+// write replaces a file: 1 a temporary file in the same folder, 2 its content synced, 3 renamed over the old one. The caller
+// syncs the folder. A cut before 3 leaves the old file and a temporary one that Open removes; a cut after 3 leaves the old or
+// the new file, never a torn one.
+func (s *Store) write(ctx context.Context, name string, data []byte) (err error) {
 	path := filepath.Join(s.folder, name)
 	var temp *os.File
 	kept := false
@@ -365,8 +421,7 @@ func (s *Store) write(ctx context.Context, name string, data []byte, renamed fun
 		return err
 	}
 	kept = true
-	renamed()
-	return s.syncFolder(ctx) // 4
+	return nil
 }
 
 func (s *Store) syncFolder(ctx context.Context) error {

@@ -27,7 +27,7 @@ func record(id string) Record {
 
 func open(t *testing.T, dir string, seam effect.Seam) *Store {
 	t.Helper()
-	s, err := Open(ctx, dir, seam)
+	s, err := Open(ctx, dir, "n", seam)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,65 +170,93 @@ func TestForeignFilesAndLeftovers(t *testing.T) {
 // Each step of Put is made to fail, and each is cut off before and after: the journal that is opened next holds the old
 // record or the new one, whole, and nothing else.
 func TestPutFaultSweep(t *testing.T) {
-	type cut struct{}
-	for _, mode := range []string{"fail", "cut before", "cut after"} {
-		for n := 1; ; n++ {
-			dir := t.TempDir()
-			old, next := record("a"), record("a")
-			next.Intent = Reclaim
-			if err := open(t, dir, nil).Put(ctx, old); err != nil {
-				t.Fatal(err)
-			}
-			count := 0
-			s := open(t, dir, func(_ context.Context, _ effect.Effect, do func() error) error {
-				if count++; count != n {
-					return do()
+	old, next, made := record("n/vg/lv"), record("n/vg/lv"), creation("lv", volume.Persistent)
+	next.Intent = Reclaim
+	for _, tc := range []struct {
+		name      string
+		old, next Record
+		steps     int
+	}{
+		{"of the same form", old, next, 4},
+		{"of a create", Record{}, made, 2},
+		{"of a create, over another", old, made, 3},
+		{"over that of a create", made, next, 5},
+	} {
+		for _, mode := range []string{"fail", "cut before", "cut after"} {
+			t.Run(tc.name+", "+mode, func(t *testing.T) {
+				n := 1
+				for ; sweepPut(t, tc.old, tc.next, mode, n); n++ {
 				}
-				switch mode {
-				case "fail":
-					return errors.New("injected")
-				case "cut before":
-					panic(cut{})
-				default:
-					_ = do()
-					panic(cut{})
+				if n != tc.steps+1 {
+					t.Errorf("Put has %d steps, want %d", n-1, tc.steps)
 				}
 			})
-			err := func() (err error) {
-				defer func() {
-					if r := recover(); r != nil {
-						if _, ok := r.(cut); !ok {
-							panic(r)
-						}
-						err = errors.New("cut")
-					}
-				}()
-				return s.Put(ctx, next)
-			}()
-			if count < n {
-				if err != nil || n != 5 {
-					t.Fatalf("%s: %d effects, %v; Put has four", mode, count, err)
-				}
-				break
-			}
-			if err == nil {
-				t.Errorf("%s at %d: Put reports success", mode, n)
-			}
-			again := open(t, dir, nil)
-			got, ok, err := again.Get("a")
-			if err != nil || !ok || (got.Intent != Publish && got.Intent != Reclaim) || len(again.Problems()) != 0 {
-				t.Errorf("%s at %d: %+v, %v, %v, %v", mode, n, got, ok, err, again.Problems())
-			}
-			if entries, _ := os.ReadDir(filepath.Join(dir, "journal")); len(entries) != 1 {
-				t.Errorf("%s at %d: left over: %v", mode, n, entries)
-			}
-			if mode == "fail" { // and memory says what the disk says
-				if mem, _, _ := s.Get("a"); mem.Intent != got.Intent {
-					t.Errorf("fail at %d: memory says %s, disk %s", n, mem.Intent, got.Intent)
-				}
-			}
 		}
 	}
+}
+
+// sweepPut reports whether there is an n-th step.
+func sweepPut(t *testing.T, old, next Record, mode string, n int) bool {
+	type cut struct{}
+	dir := t.TempDir()
+	first := open(t, dir, nil)
+	if old.VolumeID != "" {
+		if err := first.Put(ctx, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := 0
+	s := open(t, dir, func(_ context.Context, _ effect.Effect, do func() error) error {
+		if count++; count != n {
+			return do()
+		}
+		switch mode {
+		case "fail":
+			return errors.New("injected")
+		case "cut before":
+			panic(cut{})
+		default:
+			_ = do()
+			panic(cut{})
+		}
+	})
+	err := func() (err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				if _, ok := r.(cut); !ok {
+					panic(r)
+				}
+				err = errors.New("cut")
+			}
+		}()
+		return s.Put(ctx, next)
+	}()
+	if count < n {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return false
+	}
+	if err == nil {
+		t.Errorf("at %d: Put reports success", n)
+	}
+	again := open(t, dir, nil)
+	got, ok, err := again.Get(next.VolumeID)
+	if err != nil || ok && got.Intent != old.Intent && got.Intent != next.Intent || !ok && old.VolumeID != "" || len(again.Problems()) != 0 {
+		t.Errorf("at %d: %+v, %v, %v, %v", n, got, ok, err, again.Problems())
+	}
+	if mode == "fail" { // and memory says what the disk says
+		if mem, _, _ := s.Get(next.VolumeID); mem.Intent != got.Intent && got.Intent != Create {
+			t.Errorf("fail at %d: memory says %s, disk %s", n, mem.Intent, got.Intent)
+		}
+	}
+	if err := again.Forget(ctx, next.VolumeID); err != nil {
+		t.Fatal(err)
+	}
+	if entries, _ := os.ReadDir(filepath.Join(dir, "journal")); len(entries) != 0 {
+		t.Errorf("at %d: left over: %v", n, entries)
+	}
+	return true
 }
 
 func FuzzDecode(f *testing.F) {

@@ -43,7 +43,7 @@ func newBench(t *testing.T) *bench {
 	b := &bench{t: t, m: fake.New(), state: t.TempDir()}
 	b.m.AddGroup("data", 4<<20, 512<<20, 512<<20)
 	b.tools = b.m.Connect(fake.Config{Owner: owner, Groups: []string{"data", "mor*"}})
-	store, err := journal.Open(t.Context(), b.state, nil)
+	store, err := journal.Open(t.Context(), b.state, "node-1", nil)
 	b.must(err)
 	b.Lifecycle = New(Config{
 		Owner: owner, Node: "node-1", LVM: b.tools.LVM, Mounts: b.tools.Mounts, Paths: b.tools.Paths, FS: b.tools.Filesystems,
@@ -174,7 +174,7 @@ func TestReap(t *testing.T) {
 			files, err := filepath.Glob(b.state + "/journal/*.json")
 			b.must(err)
 			b.must(os.WriteFile(files[0], []byte("{"), 0o600))
-			b.Journal, err = journal.Open(t.Context(), b.state, nil)
+			b.Journal, err = journal.Open(t.Context(), b.state, "node-1", nil)
 			b.must(err)
 		}, false},
 		{"the group cannot be read", func(b *bench) { b.m.FailReads("data", os.ErrPermission) }, false},

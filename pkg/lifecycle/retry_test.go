@@ -40,7 +40,7 @@ func newLateBench(t *testing.T, timing Timing) *lateBench {
 		}
 		return do()
 	}})
-	store, err := journal.Open(t.Context(), t.TempDir(), nil)
+	store, err := journal.Open(t.Context(), t.TempDir(), "node-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

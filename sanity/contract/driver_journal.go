@@ -171,7 +171,7 @@ func journalSyncs(t *testing.T, h Harness) {
 	}
 	for _, cap := range []*csi.VolumeCapability{mountCapability(""), blockCapability()} {
 		var v pv
-		count("CreateVolume", 3, func() error { v = c.create("syncs", 64<<20, cap, nil); return nil })
+		count("CreateVolume", 2, func() error { v = c.create("syncs", 64<<20, cap, nil); return nil })
 		count("CreateVolume again", 0, func() error { c.create("syncs", 64<<20, cap, nil); return nil })
 		count("NodeStageVolume", 0, v.stage)
 		count("NodePublishVolume", 0, func() error { return v.publish(target) })

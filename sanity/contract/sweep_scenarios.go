@@ -13,15 +13,16 @@ import (
 
 // What the journal does to keep a record, and a folder or file to make a path.
 const (
-	keep   = "write fsync rename fsync"
-	forget = "remove"
+	keep       = "write fsync rename fsync"
+	forget     = "remove"
+	keepCreate = "write fsync" // of a create, whose name says all
 )
 
 // scenarios are all calls that change something, each with what it can meet.
 var scenarios = []scenario{
-	{"CreateVolume", "linear", keep + " lvcreate flush " + forget + " fsync", owesUndone, creating("linear")},
-	{"CreateVolume", "thin", keep + " lvcreate flush " + forget + " fsync", owesUndone, creating("thin")},
-	{"CreateVolume", "raid1", keep + " lvcreate flush " + forget + " fsync", owesUndone, creating("raid1")},
+	{"CreateVolume", "linear", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, creating("linear")},
+	{"CreateVolume", "thin", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, creating("thin")},
+	{"CreateVolume", "raid1", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, creating("raid1")},
 	{"NodePublishVolume", "inline", keep + " mkdir lvcreate flush mkfs.ext4 mount", owesNothing, publishingInline(0)},
 	{"NodePublishVolume", "inline with a group", keep + " mkdir lvcreate flush mkfs.ext4 mount setgroup", owesNothing, publishingInline(4321)},
 	{"NodeUnpublishVolume", "inline", keep + " unmount remove lvremove flush " + forget, owesDone, unpublishingInline},
