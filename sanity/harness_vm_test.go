@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -371,6 +372,8 @@ func (h *realHarness) Staging(t *testing.T, volumeName string) string {
 	return folder
 }
 
+var created = regexp.MustCompile(`csi\.created=\d+`)
+
 func (h *realHarness) World(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -381,7 +384,7 @@ func (h *realHarness) World(t *testing.T) string {
 			}
 		}
 	}
-	add("lv", lvm(t, "lvs", "-a", "--noheadings", "-o", "lv_full_name,lv_size,segtype,lv_tags,lv_active", realVG))
+	add("lv", created.ReplaceAllString(lvm(t, "lvs", "-a", "--noheadings", "-o", "lv_full_name,lv_size,segtype,lv_tags,lv_active", realVG), ""))
 	for line := range strings.Lines(sh(t, "dmsetup", "info", "-c", "--noheadings", "--separator", " ", "--sort", "name", "-o", "name,open,suspended")) {
 		switch name, _, _ := strings.Cut(line, " "); {
 		case strings.HasSuffix(name, "-tpool"): // LVM leaves it when the last thin volume has gone

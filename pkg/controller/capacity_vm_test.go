@@ -34,6 +34,14 @@ func (p plain) Delete(ctx context.Context, r volume.Ref) error {
 	return p.Remove(ctx, r, volume.Persistent)
 }
 
+func (p plain) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	return p.Create(ctx, s)
+}
+
+func (p plain) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
+	return p.Remove(ctx, r, volume.Snapshot)
+}
+
 // disks is a volume group of loop devices, whose free extents can be set.
 type disks struct {
 	t       *testing.T

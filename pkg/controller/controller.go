@@ -22,6 +22,12 @@ type Volumes interface {
 	// Delete removes a persistent volume; nil where it is gone already and the group was read well. ErrPrecondition: it
 	// is mounted, open, not ours or no persistent volume; it is unaltered.
 	Delete(ctx context.Context, r volume.Ref) error
+	// CreateSnapshot makes the snapshot of s.Origin, or finds the one that an equal earlier call made. ErrNotFound: there is no
+	// such persistent volume. ErrExists: the name is taken by a snapshot of another, or of another size.
+	CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, error)
+	// DeleteSnapshot removes a snapshot; nil where it is gone already and the group was read well. ErrPrecondition: it is
+	// open, or no snapshot; it is unaltered.
+	DeleteSnapshot(ctx context.Context, r volume.Ref) error
 	// List gives all our logical volumes, of every kind.
 	List(ctx context.Context) ([]volume.LV, error)
 	// Lookup finds one of our logical volumes. ErrNotFound: the group was read well and it is not there.
@@ -72,18 +78,23 @@ func (c *Controller) id(lv volume.LV) string {
 // formed, and no id this driver ever gives out, an inline volume's included. ErrPrecondition: the volume is another
 // node's, and what is there this driver cannot know, so it is never called missing.
 func (c *Controller) locate(volumeID string) (volume.Ref, error) {
-	if err := volume.CheckAnyID(volumeID); err != nil {
+	return c.locateAs("volume_id", volumeID)
+}
+
+// locateAs is locate for an id in another field.
+func (c *Controller) locateAs(field, volumeID string) (volume.Ref, error) {
+	if err := volume.CheckID(field, volumeID); err != nil {
 		return volume.Ref{}, err
 	}
 	id, err := volume.ParseID(volumeID)
 	switch {
 	case err != nil:
-		return volume.Ref{}, fmt.Errorf("%w: volume_id %q is no persistent volume of this driver", volume.ErrNotFound, volumeID)
+		return volume.Ref{}, fmt.Errorf("%w: %s %q is none of this driver's", volume.ErrNotFound, field, volumeID)
 	case id.Node != c.cfg.Node:
-		return volume.Ref{}, fmt.Errorf("%w: volume_id %s: the volume is on node %s, and this is the driver of node %s, which cannot reach it; call the driver there",
-			volume.ErrPrecondition, volumeID, id.Node, c.cfg.Node)
+		return volume.Ref{}, fmt.Errorf("%w: %s %s: the volume is on node %s, and this is the driver of node %s, which cannot reach it; call the driver there",
+			volume.ErrPrecondition, field, volumeID, id.Node, c.cfg.Node)
 	case !c.cfg.VolumeGroups.Match(id.VG):
-		return volume.Ref{}, volume.Invalid("volume_id", volumeID, c.foreign(id.VG)+"; the logical volume, if there is one, is left alone")
+		return volume.Ref{}, volume.Invalid(field, volumeID, c.foreign(id.VG)+"; the logical volume, if there is one, is left alone")
 	}
 	return id.Ref, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -58,6 +59,30 @@ func (v *volumes) Delete(_ context.Context, r volume.Ref) error {
 		return err
 	}
 	v.lvs = slices.DeleteFunc(v.lvs, func(lv volume.LV) bool { return lv.Ref == r && lv.Tags.Kind == volume.Persistent })
+	return nil
+}
+
+func (v *volumes) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	origin, err := v.Lookup(ctx, s.Origin.Ref)
+	if err != nil {
+		return origin, err
+	}
+	s.Origin, s.Created = origin, time.Unix(1, 2)
+	for _, lv := range v.lvs {
+		if lv.LV == s.LV {
+			return lv, s.Matches(lv)
+		}
+	}
+	lv := volume.LV{Ref: s.Ref, SizeBytes: origin.SizeBytes, Type: volume.Thin, Origin: origin.LV, Tags: volume.ParseTags(s.Tags(driverName).Strings())}
+	v.lvs = append(v.lvs, lv)
+	return lv, nil
+}
+
+func (v *volumes) DeleteSnapshot(_ context.Context, r volume.Ref) error {
+	if err := v.called("delete snapshot %s", r); err != nil {
+		return err
+	}
+	v.lvs = slices.DeleteFunc(v.lvs, func(lv volume.LV) bool { return lv.Ref == r && lv.Tags.Kind == volume.Snapshot })
 	return nil
 }
 

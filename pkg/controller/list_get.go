@@ -18,11 +18,8 @@ import (
 // survives its restart, and does not mind that the volume of the id is deleted meanwhile.
 func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	after, most := req.GetStartingToken(), int(req.GetMaxEntries())
-	if most < 0 {
-		return nil, volume.Invalid("max_entries", strconv.Itoa(most), "must not be negative; 0 is no bound")
-	}
-	if id, err := volume.ParseID(after); after != "" && (err != nil || id.Node != c.cfg.Node) {
-		return nil, fmt.Errorf("%w: starting_token %.200q was not given out by this driver; start again without one", volume.ErrToken, strings.ToValidUTF8(after, "?"))
+	if err := c.checkPage(after, most); err != nil {
+		return nil, err
 	}
 	lvs, err := c.volumes.List(ctx)
 	if err != nil {
@@ -35,6 +32,17 @@ func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 		}
 	}
 	return page(entries, most), nil
+}
+
+// checkPage checks the bounds of a page: after is a token, most its number of entries.
+func (c *Controller) checkPage(after string, most int) error {
+	if most < 0 {
+		return volume.Invalid("max_entries", strconv.Itoa(most), "must not be negative; 0 is no bound")
+	}
+	if id, err := volume.ParseID(after); after != "" && (err != nil || id.Node != c.cfg.Node) {
+		return fmt.Errorf("%w: starting_token %.200q was not given out by this driver; start again without one", volume.ErrToken, strings.ToValidUTF8(after, "?"))
+	}
+	return nil
 }
 
 // page sorts the entries and keeps at most so many; 0 is no bound. There is a token only where something is left.

@@ -146,6 +146,14 @@ func (v volumes) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 
 func (v volumes) Delete(ctx context.Context, r volume.Ref) error { return v.life.Delete(ctx, r) }
 
+func (v volumes) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	return v.life.CreateSnapshot(ctx, s)
+}
+
+func (v volumes) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
+	return v.life.DeleteSnapshot(ctx, r)
+}
+
 // facts is what the node service asks, gathered from who knows it.
 type facts struct {
 	*lifecycle.Lifecycle

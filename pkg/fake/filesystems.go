@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -25,6 +26,30 @@ type disk struct {
 	signature  string
 	bytes      []byte
 	unfinished bool
+}
+
+// copyFor gives the same content for another LV.
+func (d disk) copyFor(v *lv) disk {
+	d.bytes = slices.Clone(d.bytes)
+	if d.fs != nil {
+		fs := *d.fs
+		fs.root, fs.device, fs.readOnly = d.fs.root.copy(), v, false
+		d.fs = &fs
+	}
+	return d
+}
+
+func (n *inode) copy() *inode {
+	c := *n
+	c.data, c.parent = slices.Clone(n.data), nil
+	if n.children != nil {
+		c.children = map[string]*inode{}
+		for name, child := range n.children {
+			c.children[name] = child.copy()
+			c.children[name].parent = &c
+		}
+	}
+	return &c
 }
 
 // SetSignature puts another signature on the LV: "LVM2_member", "crypto_LUKS", "swap", "dos", ...
@@ -116,7 +141,7 @@ func (c *Filesystems) Format(ctx context.Context, d volume.Device, f volume.Form
 func (c *Filesystems) Grow(ctx context.Context, d volume.Device, fs volume.FS, mountpoint string) error {
 	c.mu.Lock()
 	v, err := c.device(d)
-	small := err == nil && v.disk.fs != nil && v.disk.fs.bytes < v.size
+	small := err == nil && v.disk.fs != nil && v.disk.fs.bytes < v.deviceBytes()
 	c.mu.Unlock()
 	if !small {
 		return err
@@ -127,7 +152,7 @@ func (c *Filesystems) Grow(ctx context.Context, d volume.Device, fs volume.FS, m
 		volume.Btrfs: {"btrfs", "filesystem", "resize", "max", mountpoint},
 	}[fs]
 	return c.program(ctx, "", argv, func() error {
-		v.disk.fs.bytes = v.size
+		v.disk.fs.bytes = v.deviceBytes()
 		return nil
 	})
 }
@@ -189,7 +214,7 @@ func (c *Filesystems) Usage(_ context.Context, path string, block bool) (volume.
 		if err != nil {
 			return volume.Usage{}, err
 		}
-		return volume.Usage{Bytes: v.size}, nil
+		return volume.Usage{Bytes: v.deviceBytes()}, nil
 	}
 	u := volume.Usage{Bytes: place.mount.fs.bytes, Inodes: 65536}
 	place.mount.fs.root.visit("", func(_ string, n *inode) {

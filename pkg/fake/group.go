@@ -39,8 +39,9 @@ type lv struct {
 	size     int64
 	layout   volume.Type // "": none the driver makes
 	poolName string
-	pool     bool   // it is a thin pool
-	origin   string // it is a thick snapshot of this one
+	pool     bool  // it is a thin pool
+	origin   *lv   // it was made of this one, which is there
+	shows    int64 // a thick snapshot: the bytes of its device; its size is that of its store
 	tags     []string
 	skip     bool // the activation-skip flag
 	areas    map[*pv]int64
@@ -99,8 +100,31 @@ func (m *Machine) AddSnapshot(origin volume.Ref, name string, bytes int64) {
 	m.byHand(origin.VG, func(g *group) {
 		v, err := g.create(m, name, volume.Layout{Type: volume.Linear}, bytes, nil)
 		m.must(err)
-		v.origin, v.layout = origin.LV, ""
+		v.snapshotOf(m, g.lvs[origin.LV])
 	})
+}
+
+// snapshotOf gives a new LV what its origin holds. A thick snapshot is active where its origin is.
+func (v *lv) snapshotOf(m *Machine, origin *lv) {
+	v.origin, v.disk = origin, origin.disk.copyFor(v)
+	if v.layout == volume.Thin {
+		return
+	}
+	v.shows = origin.size
+	if origin.active {
+		v.activate(m)
+	}
+}
+
+// thick reports whether it is a copy-on-write snapshot, which depends on its origin.
+func (v *lv) thick() bool { return v.origin != nil && v.layout != volume.Thin }
+
+// deviceBytes is the size of its device.
+func (v *lv) deviceBytes() int64 {
+	if v.thick() {
+		return v.shows
+	}
+	return v.size
 }
 
 // DropLV removes an LV behind the driver's back.
@@ -177,8 +201,8 @@ func (m *Machine) FailReads(vg string, err error) {
 	m.groups[vg].unreadable = err
 }
 
-// Tear lets the next run of the program be killed half-way: lvcreate leaves an LV that is inactive and not wiped, mkfs.xfs
-// one that says so, the other mkfs a blank device.
+// Tear lets the next run of the program be killed half-way: lvcreate leaves an LV that is inactive and not wiped, or of a thick
+// snapshot the store without its origin, mkfs.xfs a file system that says so, the other mkfs a blank device.
 func (m *Machine) Tear(program string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -281,7 +305,7 @@ func (g *group) virtual(pool *lv) int64 {
 func (g *group) dependants(v *lv) string {
 	var names []string
 	for _, o := range g.lvs {
-		if o.origin == v.ref.LV {
+		if o.origin == v && o.thick() {
 			names = append(names, o.ref.LV)
 		}
 	}
@@ -364,6 +388,11 @@ func (g *group) allocate(l volume.Layout, extents int64, avail func(*pv) int64) 
 func (g *group) drop(m *Machine, v *lv) {
 	v.deactivate(m)
 	delete(g.lvs, v.ref.LV)
+	for _, o := range g.lvs {
+		if o.origin == v {
+			o.origin = nil
+		}
+	}
 	for p, n := range v.areas {
 		p.free += n
 	}
@@ -417,7 +446,11 @@ func (v *lv) retag(add, remove []string) {
 }
 
 func (v *lv) report() volume.LV {
-	return volume.LV{Ref: v.ref, UUID: v.uuid, SizeBytes: v.size, Type: v.layout, Pool: v.poolName, Tags: v.parsed(), Partial: v.partial()}
+	out := volume.LV{Ref: v.ref, UUID: v.uuid, SizeBytes: v.size, Type: v.layout, Pool: v.poolName, Tags: v.parsed(), Partial: v.partial()}
+	if v.origin != nil {
+		out.Origin = v.origin.ref.LV
+	}
+	return out
 }
 
 func (g *group) report() volume.Group {

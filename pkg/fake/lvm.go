@@ -146,35 +146,81 @@ func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err err
 	if err := c.refresh(ctx, s.VG); err != nil {
 		return out, err
 	}
+	if s.Origin.LV != "" {
+		if s, err = c.withOrigin(s); err != nil {
+			return out, err
+		}
+	}
 	size, err := c.size(s)
 	if err != nil {
 		return out, err
 	}
+	first := size
+	if s.Origin.LV != "" && s.Kind != volume.Snapshot { // "lvcreate -s" takes no size of a thin volume
+		first = s.Origin.SizeBytes
+	}
 	tags := s.Tags(c.cfg.Owner).Strings()
 	argv := []string{"lvcreate", "--type", string(s.Layout.Type), "-n", s.LV, "--addtag", strings.Join(tags, " --addtag "), s.VG}
 	err = c.write(ctx, s.Ref, argv, func(g *group) error {
-		if g.lvs[s.LV] != nil {
+		switch {
+		case g.lvs[s.LV] != nil:
 			return fmt.Errorf("%w: logical volume %s", volume.ErrExists, s.Ref)
+		case s.Origin.LV != "" && g.lvs[s.Origin.LV] == nil:
+			return fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, s.Origin.Ref)
 		}
 		if p := g.lvs[s.Layout.Pool]; s.Layout.Type == volume.Thin && g.virtual(p)+size > c.limit(p) {
 			return fmt.Errorf("%w: thin pool %s would be overcommitted", volume.ErrNoSpace, p.ref)
 		}
-		v, err := g.create(c.Machine, s.LV, s.Layout, size, tags)
+		v, err := g.create(c.Machine, s.LV, s.Layout, first, tags)
 		if err != nil {
 			return err
 		}
-		if c.torn("lvcreate") {
+		switch {
+		case c.torn("lvcreate"):
 			return fmt.Errorf("lvcreate: killed")
+		case s.Origin.LV == "":
+			v.activate(c.Machine)
+			v.disk = disk{}
+		default:
+			v.snapshotOf(c.Machine, g.lvs[s.Origin.LV])
+			if v.skip = s.Kind == volume.Snapshot && !v.thick(); !v.skip {
+				v.activate(c.Machine)
+			}
 		}
-		v.activate(c.Machine)
-		v.disk = disk{}
 		out = v.report()
 		return nil
 	})
+	if err == nil && first < size {
+		err = c.write(ctx, s.Ref, []string{"lvextend", s.Ref.String()}, func(g *group) error {
+			v := g.lvs[s.LV]
+			v.size = size
+			g.revision++
+			out = v.report()
+			return nil
+		})
+	}
 	if err == nil {
 		err = c.durable(context.WithoutCancel(ctx), s.VG)
 	}
 	return out, err
+}
+
+// withOrigin gives the spec with its origin as it is now, and the layout that follows from that.
+func (c *LVM) withOrigin(s volume.Spec) (volume.Spec, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	origin := c.volume(s.Origin.Ref)
+	switch {
+	case origin == nil:
+		return s, fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, s.Origin.Ref)
+	case origin.parsed().Owner != c.cfg.Owner || origin.layout == "":
+		return s, fmt.Errorf("%w: logical volume %s is not one of %s, or no origin", volume.ErrPrecondition, s.Origin.Ref, c.cfg.Owner)
+	}
+	s.Origin, s.Layout = origin.report(), volume.Layout{Type: volume.Linear}
+	if origin.layout == volume.Thin {
+		s.Layout = volume.Layout{Type: volume.Thin, Pool: origin.poolName}
+	}
+	return s, nil
 }
 
 // limit is how large the thin volumes of a pool may be in all.
@@ -188,7 +234,13 @@ func (c *LVM) size(s volume.Spec) (int64, error) {
 	if g == nil {
 		return 0, fmt.Errorf("%w: volume group %s is not there", volume.ErrNoSpace, s.VG)
 	}
+	if s.Origin.LV != "" {
+		s.RequiredBytes = max(s.RequiredBytes, s.Origin.SizeBytes)
+	}
 	size, err := volume.Size(s.RequiredBytes, s.LimitBytes, s.Layout.UnitBytes(g.extent), volume.MinFSBytes(s.Format.FS))
+	if s.Origin.LV != "" && s.Layout.Type != volume.Thin {
+		size, err = s.CopyOnWrite.StoreBytes(s.Origin.SizeBytes, g.extent), nil
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -224,7 +276,7 @@ func (c *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 		case v.parsed().Owner != c.cfg.Owner || v.parsed().Kind != k:
 			return fmt.Errorf("%w: %s is not a %s volume of %s", volume.ErrPrecondition, r, k, c.cfg.Owner)
 		case g.dependants(v) != "":
-			return fmt.Errorf("%w: %s is the origin of %s", volume.ErrPrecondition, r, g.dependants(v))
+			return fmt.Errorf("%w: %s is the origin of %s; remove its snapshots first", volume.ErrPrecondition, r, g.dependants(v))
 		case c.openCount(v) != 0:
 			return fmt.Errorf("%w: logical volume %s is open", volume.ErrBusy, r)
 		}
@@ -347,7 +399,7 @@ func (c *LVM) Device(_ context.Context, r volume.Ref) (volume.Device, error) {
 	}
 	c.makeNode(v)
 	return volume.Device{
-		Major: dmMajor, Minor: v.minor, Path: "/dev/" + v.nodeName(), SizeBytes: v.size, Open: c.openCount(v), ReadOnly: v.readOnly, Suspended: v.suspended,
+		Major: dmMajor, Minor: v.minor, Path: "/dev/" + v.nodeName(), SizeBytes: v.deviceBytes(), Open: c.openCount(v), ReadOnly: v.readOnly, Suspended: v.suspended,
 	}, nil
 }
 

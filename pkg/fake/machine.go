@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -215,7 +216,7 @@ func (m *Machine) World() string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, v := range m.volumes() {
-		add("lv %s %d %s tags=%s", v.ref, v.size, v.layout, strings.Join(v.tags, ","))
+		add("lv %s %d %s tags=%s", v.ref, v.size, v.layout, created.ReplaceAllString(strings.Join(v.tags, ","), ""))
 		if v.active {
 			add("device %s open=%d", v.ref, m.openCount(v))
 		}
@@ -237,6 +238,8 @@ func (m *Machine) World() string {
 	slices.Sort(out)
 	return strings.Join(out, "\n") + "\n"
 }
+
+var created = regexp.MustCompile(`csi\.created=\d+`)
 
 // volumes gives all LVs in order of their names.
 func (m *Machine) volumes() []*lv {

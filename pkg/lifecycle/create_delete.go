@@ -21,7 +21,13 @@ import (
 // An error that is final to the CO (anything but ErrPending and ErrBusy) leaves nothing. A kill in the middle leaves a record
 // with intent Create, and the next call, or after a grace time the driver by itself, removes what it names.
 func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
-	id := volume.ID{Node: l.Node, Ref: s.Ref}.String()
+	return l.create(ctx, s, func(_ context.Context, s volume.Spec) (volume.Spec, error) { return s, nil })
+}
+
+// create is Create for each kind. complete gives the spec what it needs and only the volume's surroundings know; it is asked
+// where there is no logical volume of the name yet.
+func (l *Lifecycle) create(ctx context.Context, s volume.Spec, complete func(context.Context, volume.Spec) (volume.Spec, error)) (volume.LV, error) {
+	id := l.id(s.Ref)
 	defer l.settle(id)
 	rec, ok, err := l.Journal.Get(id)
 	if err != nil {
@@ -33,7 +39,7 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 				volume.ErrPending, s.Ref, err) //nolint:errorlint // its class is not the answer
 		}
 	}
-	lv, err := l.find(ctx, s.Ref) // 2
+	lv, err := l.find(ctx, s) // 2
 	switch {
 	case err == nil:
 		return lv, errors.Join(l.sameVolume(s, lv), handOut(lv, l.Journal.Sync(ctx)))
@@ -42,7 +48,10 @@ func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error
 	case !errors.Is(err, volume.ErrNotFound):
 		return volume.LV{}, err
 	}
-	rec = journal.Record{VolumeID: id, Kind: volume.Persistent, VG: s.VG, LV: s.LV, Intent: journal.Create, Since: time.Now()}
+	if s, err = complete(ctx, s); err != nil {
+		return volume.LV{}, err
+	}
+	rec = journal.Record{VolumeID: id, Kind: s.Kind, VG: s.VG, LV: s.LV, Intent: journal.Create, Since: time.Now()}
 	defer func() { // a panic is answered Internal, which is final
 		if p := recover(); p != nil {
 			_ = l.afterFailedCreate(ctx, rec, nil) // carried on where it fails; the panic is the answer
@@ -69,9 +78,17 @@ func handOut(lv volume.LV, err error) error {
 }
 
 // find looks for a logical volume of the name, in every volume group that is there: the name alone decides. That another
-// group is lost must not stop this one.
-func (l *Lifecycle) find(ctx context.Context, r volume.Ref) (volume.LV, error) {
+// group is lost must not stop this one. What was to become a snapshot and is none is removed, and so not found: it was cut off,
+// its record was lost, and nobody can have been given it.
+func (l *Lifecycle) find(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	r := s.Ref
 	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
+	if err == nil && s.Kind == volume.Snapshot && lv.Tags.Kind == volume.Snapshot && lv.Tags.State == "" && lv.Whole() != nil {
+		if err := l.LVM.Remove(ctx, lv.Ref, volume.Snapshot); err != nil {
+			return lv, fmt.Errorf("%w: %v; it could not be removed: %v", volume.ErrPending, lv.Whole(), err) //nolint:errorlint // its class is not the answer
+		}
+		lv, err = l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
+	}
 	if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrPrecondition) {
 		return lv, err
 	}
@@ -79,13 +96,13 @@ func (l *Lifecycle) find(ctx context.Context, r volume.Ref) (volume.LV, error) {
 }
 
 func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
+	if s.Kind == volume.Snapshot { // in the group of its origin, which it names
+		return s.Matches(lv)
+	}
 	if lv.VG != s.VG && !s.AnyVG {
 		return fmt.Errorf("%w: a volume of this name is in volume group %s, asked for is %s; use another name", volume.ErrExists, lv.VG, s.VG)
 	}
-	if lv.Tags.State != "" {
-		return fmt.Errorf("%w: logical volume %s is not whole yet (%s)", volume.ErrPending, lv.Ref, lv.Tags.State)
-	}
-	return s.Matches(lv)
+	return errors.Join(lv.Whole(), s.Matches(lv))
 }
 
 // afterFailedCreate removes what a failed lvcreate left. Where that fails too the answer is not final: the CO keeps
@@ -116,7 +133,11 @@ func (l *Lifecycle) undoCreate(ctx context.Context, rec journal.Record) error {
 // well. A volume that is mounted, open, or the origin of thick snapshots is ErrPrecondition and unaltered (CSI spec,
 // DeleteVolume: FAILED_PRECONDITION). A kill in the middle leaves the volume or leaves nothing; the CO repeats the call.
 func (l *Lifecycle) Delete(ctx context.Context, r volume.Ref) error {
-	id := volume.ID{Node: l.Node, Ref: r}.String()
+	return l.delete(ctx, r, volume.Persistent)
+}
+
+func (l *Lifecycle) delete(ctx context.Context, r volume.Ref, k volume.Kind) error {
+	id := l.id(r)
 	rec, ok, err := l.Journal.Get(id)
 	if err != nil {
 		return err
@@ -127,7 +148,7 @@ func (l *Lifecycle) Delete(ctx context.Context, r volume.Ref) error {
 	if err := l.unused(ctx, r); err != nil {
 		return err
 	}
-	err = l.LVM.Remove(ctx, r, volume.Persistent)
+	err = l.LVM.Remove(ctx, r, k)
 	if errors.Is(err, volume.ErrBusy) {
 		return fmt.Errorf("%w: remove logical volume %s: %v; unpublish it, or end what uses it", volume.ErrPrecondition, r, err) //nolint:errorlint // busy is no pending work here
 	}

@@ -247,7 +247,7 @@ func kept(cause error) error {
 
 // findInline looks for the logical volume, and checks that it is what is asked for.
 func (l *Lifecycle) findInline(ctx context.Context, s volume.Spec) (lv volume.LV, there bool, err error) {
-	lv, err = l.find(ctx, s.Ref)
+	lv, err = l.find(ctx, s)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 		return lv, false, nil

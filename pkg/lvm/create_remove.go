@@ -40,6 +40,11 @@ func (l *LVM) create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	if err != nil {
 		return volume.LV{}, l.creating(s, err)
 	}
+	if s.Origin.LV != "" {
+		if s, err = l.withOrigin(state.groups[s.VG], s); err != nil {
+			return volume.LV{}, l.creating(s, err)
+		}
+	}
 	size, err := l.admit(state.groups[s.VG], s)
 	if err != nil {
 		return volume.LV{}, l.creating(s, err)
@@ -50,7 +55,12 @@ func (l *LVM) create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 		}
 		return volume.LV{}, l.creating(s, err)
 	}
-	lv, err := l.made(context.WithoutCancel(ctx), s.Ref) // the caller may have gone; what was made is told all the same
+	if s.Kind != volume.Snapshot && s.Origin.LV != "" && size > s.Origin.SizeBytes { // lvcreate -s takes no size of a thin volume
+		if _, err := l.commands.write(ctx, "lvextend", "-y", "-L", strconv.FormatInt(size, 10)+"b", s.Ref.String()); err != nil {
+			return volume.LV{}, l.creating(s, err)
+		}
+	}
+	lv, err := l.made(context.WithoutCancel(ctx), s) // the caller may have gone; what was made is told all the same
 	return lv, l.creating(s, err)
 }
 
@@ -58,14 +68,25 @@ func (l *LVM) creating(s volume.Spec, err error) error {
 	if err == nil || errors.Is(err, volume.ErrInvalid) {
 		return err
 	}
-	return fmt.Errorf("creating logical volume %s (%s): %w", s.Ref, s.Layout.Type, err)
+	what := string(s.Layout.Type)
+	if s.Origin.LV != "" {
+		what = "of " + s.Origin.Ref.String()
+	}
+	return fmt.Errorf("creating logical volume %s (%s): %w", s.Ref, what, err)
 }
 
 // made gives the logical volume that lvcreate has just made.
-func (l *LVM) made(ctx context.Context, r volume.Ref) (volume.LV, error) {
+func (l *LVM) made(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	r := s.Ref
 	lv, err := l.Lookup(ctx, r)
+	if err == nil {
+		err = lv.Whole()
+	}
 	if err != nil {
 		return lv, fmt.Errorf("lvcreate succeeded, but then: %v", err) //nolint:errorlint // "not found" would be a lie here
+	}
+	if s.Kind == volume.Snapshot { // it has no device of its own, or one only while its origin has
+		return lv, nil
 	}
 	// With activation/volume_list in lvm.conf lvcreate succeeds and leaves it inactive, with its old content.
 	st, err := l.dm.status(volume.DMName(r))
@@ -78,6 +99,44 @@ func (l *LVM) made(ctx context.Context, r volume.Ref) (volume.LV, error) {
 	return lv, nil
 }
 
+// withOrigin gives the spec with its origin as it is now, and the layout that follows from that.
+func (l *LVM) withOrigin(g *group, s volume.Spec) (volume.Spec, error) {
+	if g == nil {
+		return s, fmt.Errorf("volume group %s is not on this node now; bring its disks back", s.VG)
+	}
+	origin, ok := g.lvs[s.Origin.LV]
+	switch {
+	case !ok:
+		if err := g.whole(); err != nil {
+			return s, err
+		}
+		return s, fmt.Errorf("%w: there is no logical volume %s", volume.ErrNotFound, s.Origin.Ref)
+	case origin.Tags.Owner != l.cfg.Owner:
+		return s, l.notOurs(origin.Ref)
+	}
+	s.Origin, s.Layout = origin, volume.Layout{Type: volume.Linear}
+	switch origin.Type {
+	case volume.Thin:
+		s.Layout = volume.Layout{Type: volume.Thin, Pool: origin.Pool}
+	case "":
+		return s, fmt.Errorf("%w: logical volume %s is of a layout that the driver does not know; LVM's snapshots are for linear, striped, raid and thin ones", volume.ErrPrecondition, origin.Ref)
+	}
+	return s, nil
+}
+
+// sizeOf gives the size that the spec asks for, within its bounds.
+func sizeOf(g *group, s volume.Spec) (int64, error) {
+	unit, least := s.Layout.UnitBytes(g.ExtentBytes), volume.MinFSBytes(s.Format.FS)
+	switch {
+	case s.Origin.LV == "":
+		return volume.Size(s.RequiredBytes, s.LimitBytes, unit, least)
+	case s.Layout.Type != volume.Thin:
+		return s.CopyOnWrite.StoreBytes(s.Origin.SizeBytes, unit), nil
+	default:
+		return volume.Size(max(s.RequiredBytes, s.Origin.SizeBytes), s.LimitBytes, unit, least)
+	}
+}
+
 // admit gives the size, or says why there can be no such logical volume.
 func (l *LVM) admit(g *group, s volume.Spec) (int64, error) {
 	if g == nil {
@@ -87,7 +146,7 @@ func (l *LVM) admit(g *group, s volume.Spec) (int64, error) {
 		return 0, volume.Invalid("parameters["+volume.KeyStripeSize+"]", strconv.FormatInt(s.Layout.StripeBytes, 10),
 			fmt.Sprintf("at most the extent size of the volume group, %d", g.ExtentBytes))
 	}
-	size, err := volume.Size(s.RequiredBytes, s.LimitBytes, s.Layout.UnitBytes(g.ExtentBytes), volume.MinFSBytes(s.Format.FS))
+	size, err := sizeOf(g, s)
 	if err != nil {
 		return 0, err
 	}
@@ -142,11 +201,11 @@ func (g *group) emptied() volume.Group {
 func createArgs(s volume.Spec, owner string, size int64) []string {
 	// -y -W y: an old signature in reused extents is wiped and not asked about (case B48). -Z y: the first 4 KiB are
 	// zero. Both are passed because lvm.conf may say otherwise.
-	args := []string{"-y", "-W", "y", "-n", s.LV, "--type", string(s.Layout.Type)}
-	for _, tag := range s.Tags(owner).Strings() {
-		args = append(args, "--addtag", tag)
-	}
 	bytes := strconv.FormatInt(size, 10) + "b"
+	if s.Origin.LV != "" {
+		return snapshotArgs(s, owner, bytes)
+	}
+	args := append([]string{"-y", "-W", "y", "-n", s.LV, "--type", string(s.Layout.Type)}, addTags(s, owner)...)
 	l := s.Layout
 	if l.Type == volume.Thin {
 		// -kn: never skipped at activation. There is no -Z for thin volumes; the pool hands out zeroed chunks.
@@ -165,6 +224,29 @@ func createArgs(s volume.Spec, owner string, size int64) []string {
 	// Not --nosync: the copies would differ where nothing was written, and the parity of raid5 and raid6 would be wrong
 	// there, so that a lost disk turns into wrong data (lvmraid(7), "nosync").
 	return append(args, s.VG)
+}
+
+func addTags(s volume.Spec, owner string) (args []string) {
+	for _, tag := range s.Tags(owner).Strings() {
+		args = append(args, "--addtag", tag)
+	}
+	return args
+}
+
+// snapshotArgs gives the arguments of lvcreate(8) where LVM makes a logical volume of another.
+func snapshotArgs(s volume.Spec, owner, bytes string) []string {
+	args := append([]string{"-y", "-s", "-n", s.LV}, addTags(s, owner)...)
+	switch {
+	case s.Layout.Type != volume.Thin:
+		args = append(args, "-c", "4k", "-L", bytes) // the chunk that the size is reckoned with (volume.CopyOnWrite)
+	case s.Kind == volume.Snapshot:
+		// With the skip flag, which is LVM's default but for auto_set_activation_skip in lvm.conf: it has no device until
+		// somebody reads it, and none after a reboot.
+		args = append(args, "-ky")
+	default:
+		args = append(args, "-kn", "-ay")
+	}
+	return append(args, s.Origin.Ref.String())
 }
 
 // Remove implements lifecycle.LVM.

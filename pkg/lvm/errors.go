@@ -46,6 +46,9 @@ var messages = []struct {
 	// tools/lvcreate.c, _lvcreate_single: another node may have the pool
 	{regexp.MustCompile(`Pool \S+ not found in Volume group`), volume.ErrNoSpace},
 
+	// lib/metadata/lv_manip.c, _lv_create_an_lv
+	{regexp.MustCompile(`Snapshot origin LV \S+ not found in Volume group`), volume.ErrNotFound},
+
 	// lib/activate/activate.c, lv_check_not_in_use
 	{regexp.MustCompile(`Logical volume \S+ contains a filesystem in use`), volume.ErrBusy},
 	{regexp.MustCompile(`Logical volume \S+ is used by another device`), volume.ErrBusy},

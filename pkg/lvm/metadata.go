@@ -190,8 +190,10 @@ func restsOn(lv string, lies map[string][]string, uuids map[string]string, depth
 	return slices.Compact(out)
 }
 
-// visible gives the names of the logical volumes that reports show (lvm2 lib/metadata/lv_manip.c, lv_is_visible).
-func visible(lvs section) (out []string) {
+// visible gives the names of the logical volumes that reports show (lvm2 lib/metadata/lv_manip.c, lv_is_visible), and of
+// thick snapshots the names of their origins.
+func visible(lvs section) (out []string, origins map[string]string) {
+	origins = map[string]string{}
 	flagged := func(name string) bool {
 		lv, ok := lvs[name].(section)
 		return ok && slices.Contains(words(lv, "status"), "VISIBLE")
@@ -202,23 +204,24 @@ func visible(lvs section) (out []string) {
 		if seg := segments(field[section](lvs, name)); len(seg) == 1 && field[string](seg[0], "type") == "snapshot" {
 			cow, ok := seg[0]["cow_store"].(string)
 			if origin := field[string](seg[0], "origin"); ok && (flagged(origin) || strings.HasSuffix(origin, "_vorigin")) {
-				out = append(out, cow)
+				out, origins[cow] = append(out, cow), origin
 			}
 		} else if flagged(name) {
 			out = append(out, name)
 		}
 	}
-	return out
+	return out, origins
 }
 
 // readVolumes fills in the logical volumes that reports show, and the pools.
 func readVolumes(g *group, lvs section) {
 	pools := map[string]int64{}
 	virtual := map[string]int64{}
-	for _, name := range visible(lvs) {
+	names, origins := visible(lvs)
+	for _, name := range names {
 		lv := field[section](lvs, name)
 		segs := segments(lv)
-		v := volume.LV{Ref: volume.Ref{VG: g.Name, LV: name}, UUID: field[string](lv, "id"), Tags: volume.ParseTags(words(lv, "tags"))}
+		v := volume.LV{Ref: volume.Ref{VG: g.Name, LV: name}, UUID: field[string](lv, "id"), Origin: origins[name], Tags: volume.ParseTags(words(lv, "tags"))}
 		var extents int64
 		for i, s := range segs {
 			extents += count(s, "extent_count")
@@ -230,6 +233,11 @@ func readVolumes(g *group, lvs section) {
 			switch field[string](s, "type") {
 			case "thin":
 				v.Pool = field[string](s, "thin_pool")
+				for _, key := range []string{"origin", "external_origin"} {
+					if o, ok := s[key].(string); ok {
+						v.Origin = o
+					}
+				}
 			case "thin-pool":
 				pools[name] = 0
 			}

@@ -33,7 +33,7 @@ type group struct {
 var (
 	vgFields = []string{"vg_name", "vg_uuid", "vg_extent_size", "vg_size", "vg_free", "vg_missing_pv_count", "vg_seqno"}
 	pvFields = []string{"pv_name", "pv_uuid", "pv_size", "pv_free", "pv_missing", "pv_allocatable"}
-	lvFields = []string{"lv_name", "lv_uuid", "lv_size", "lv_tags", "lv_layout", "lv_role", "pool_lv"}
+	lvFields = []string{"lv_name", "lv_uuid", "lv_size", "lv_tags", "lv_layout", "lv_role", "pool_lv", "origin"}
 )
 
 // reportArgs is one command that tells all of all groups (lvmreport(7)). The two other subreports of fullreport are
@@ -156,7 +156,7 @@ func readReport(name string, sub subreports) (*group, error) {
 	var pools []string
 	for _, lv := range sub.LV {
 		r.row = lv
-		v := volume.LV{Ref: volume.Ref{VG: name, LV: r.word("lv_name")}, UUID: r.word("lv_uuid"), SizeBytes: r.number("lv_size"), Pool: r.word("pool_lv")}
+		v := volume.LV{Ref: volume.Ref{VG: name, LV: r.word("lv_name")}, UUID: r.word("lv_uuid"), SizeBytes: r.number("lv_size"), Pool: r.word("pool_lv"), Origin: r.word("origin")}
 		v.Tags = volume.ParseTags(strings.Split(r.word("lv_tags"), ","))
 		layout := strings.Split(r.word("lv_layout"), ",")
 		v.Type = layoutType(layout)

@@ -38,6 +38,7 @@ var table = []row{
 	// another resource": FAILED_PRECONDITION (CSI spec, DeleteVolume Errors). A delete is not journalled: it is over, and
 	// the CO has to unpublish first.
 	{is: volume.ErrBusy, code: codes.FailedPrecondition, only: csi.Controller_DeleteVolume_FullMethodName},
+	{is: volume.ErrBusy, code: codes.FailedPrecondition, only: csi.Controller_DeleteSnapshot_FullMethodName}, // the same of snapshots
 	// In a teardown it is journalled, and carried on. Elsewhere nothing is: it is Internal.
 	{is: volume.ErrBusy, code: codes.Aborted, only: csi.Node_NodeUnpublishVolume_FullMethodName},
 	{is: volume.ErrBusy, code: codes.Aborted, only: csi.Node_NodeUnstageVolume_FullMethodName},

@@ -33,8 +33,8 @@ func (i *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	// A logical volume is on the disks of one node.
 	types := []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS}
-	if i.controller {
-		types = append(types, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	if i.controller { // a snapshot is on the same disks
+		types = append(types, csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
 	}
 	reply := &csi.GetPluginCapabilitiesResponse{}
 	for _, t := range types {

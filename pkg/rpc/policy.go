@@ -13,12 +13,16 @@ import (
 // Calls that only ask hold no lock, for the reason beside them.
 var policies = map[string]policy{
 	// The id is not known yet; the name of the LV, which is the key of all other calls too, follows from the name.
-	csi.Controller_CreateVolume_FullMethodName:  {writes: true, key: byName},
-	csi.Controller_DeleteVolume_FullMethodName:  {writes: true, key: byVolume, interrupts: true},
-	csi.Node_NodeStageVolume_FullMethodName:     {writes: true, key: byVolume},
-	csi.Node_NodeUnstageVolume_FullMethodName:   {writes: true, key: byVolume},
-	csi.Node_NodePublishVolume_FullMethodName:   {writes: true, key: byVolume},
-	csi.Node_NodeUnpublishVolume_FullMethodName: {writes: true, key: byVolume},
+	csi.Controller_CreateVolume_FullMethodName: {writes: true, key: byName},
+	csi.Controller_DeleteVolume_FullMethodName: {writes: true, key: byVolume, interrupts: true},
+	// A snapshot is a thing of its own. Its source is not locked: LVM takes the snapshot at one moment, whatever else happens to
+	// the source, and removes no origin of a thick one.
+	csi.Controller_CreateSnapshot_FullMethodName: {writes: true, key: bySnapshotName},
+	csi.Controller_DeleteSnapshot_FullMethodName: {writes: true, key: bySnapshot},
+	csi.Node_NodeStageVolume_FullMethodName:      {writes: true, key: byVolume},
+	csi.Node_NodeUnstageVolume_FullMethodName:    {writes: true, key: byVolume},
+	csi.Node_NodePublishVolume_FullMethodName:    {writes: true, key: byVolume},
+	csi.Node_NodeUnpublishVolume_FullMethodName:  {writes: true, key: byVolume},
 
 	// Unlocked: these read the inventory at one moment. With a lock they would refuse to tell of a volume exactly
 	// while something happens to it, and the answer would be as old when it arrives.
@@ -26,6 +30,8 @@ var policies = map[string]policy{
 	csi.Controller_ListVolumes_FullMethodName:                {many: 32},
 	csi.Controller_ControllerGetVolume_FullMethodName:        {many: 32},
 	csi.Controller_GetCapacity_FullMethodName:                {many: 32},
+	csi.Controller_ListSnapshots_FullMethodName:              {many: 32},
+	csi.Controller_GetSnapshot_FullMethodName:                {many: 32},
 	// Unlocked: a busy unpublish that holds the lock must not stop the figures of the volume. kubelet asks each
 	// minute; statfs of a hung file system never returns, so each path has at most one asker.
 	csi.Node_NodeGetVolumeStats_FullMethodName: {key: byPath, many: 1, chatter: true},
@@ -49,12 +55,15 @@ type policy struct {
 	chatter    bool // asked all the time; logged at a higher verbosity
 }
 
-func byName(req any) string {
+func byName(req any) string         { return named(req, volume.Persistent) }
+func bySnapshotName(req any) string { return named(req, volume.Snapshot) }
+
+func named(req any, k volume.Kind) string {
 	r, ok := req.(interface{ GetName() string })
 	if !ok || r.GetName() == "" {
 		return ""
 	}
-	return volume.LVName(volume.Persistent, r.GetName())
+	return volume.LVName(k, r.GetName())
 }
 
 func byVolume(req any) string {
@@ -63,6 +72,14 @@ func byVolume(req any) string {
 		return ""
 	}
 	return volume.LockKey(r.GetVolumeId())
+}
+
+func bySnapshot(req any) string {
+	r, ok := req.(interface{ GetSnapshotId() string })
+	if !ok || r.GetSnapshotId() == "" {
+		return ""
+	}
+	return volume.LockKey(r.GetSnapshotId())
 }
 
 func byPath(req any) string {

@@ -44,7 +44,10 @@ func ParseID(s string) (ID, error) {
 
 // CheckAnyID checks what holds for every volume_id, a foreign one too: it is there, at most 128 bytes of UTF-8 (CSI spec,
 // "Size Limits"), and without control characters.
-func CheckAnyID(s string) error { return checkText("volume_id", s, "") }
+func CheckAnyID(s string) error { return CheckID("volume_id", s) }
+
+// CheckID is CheckAnyID for an id in another field.
+func CheckID(field, s string) error { return checkText(field, s, "") }
 
 // CheckName checks a name that the CO chose for a volume. Blanks of every kind are allowed (CSI spec, CreateVolumeRequest).
 func CheckName(s string) error { return checkText("name", s, "\t\n\r") }

@@ -77,15 +77,22 @@ func coKey(key string) bool {
 	return ok && (domain == "k8s.io" || domain == "kubernetes.io" || strings.HasSuffix(domain, ".k8s.io") || strings.HasSuffix(domain, ".kubernetes.io"))
 }
 
+func checkKeys(field string, params map[string]string, known []string) error {
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		if !slices.Contains(known, key) && !coKey(key) {
+			return Invalid(field+"["+key+"]", params[key], "unknown key; known are "+strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
 func parseParameters(field string, params map[string]string, known []string) (Parameters, error) {
 	var p Parameters
 	at := func(key string) string { return field + "[" + key + "]" }
-	for _, key := range slices.Sorted(maps.Keys(params)) {
-		if !slices.Contains(known, key) && !coKey(key) {
-			return p, Invalid(at(key), params[key], "unknown key; known are "+strings.Join(known, ", "))
-		}
+	err := checkKeys(field, params, known)
+	if err != nil {
+		return p, err
 	}
-	var err error
 	if p.VG = params[KeyVolumeGroup]; p.VG != "" {
 		if err := CheckVG(at(KeyVolumeGroup), p.VG); err != nil {
 			return p, err

@@ -18,6 +18,12 @@ type Tags struct {
 	Mkfs   string // the options of mkfs, separated by blanks
 	PodUID string // inline: the pod
 	State  string // why the LV is not yet whole; empty: it is whole
+
+	// Of snapshots.
+	Origin      string // what it was made of, "VG/LV"; stays when that is gone
+	Created     int64  // when, in nanoseconds since 1970
+	Bytes       int64  // the size of the origin then; a copy-on-write store has another
+	CopyOnWrite string // the size of the store as asked for
 }
 
 const (
@@ -36,6 +42,7 @@ func (t Tags) Strings() []string {
 	out := []string{OwnerTag(t.Owner), KindTag(t.Kind)}
 	for _, f := range []struct{ key, value string }{
 		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State},
+		{"origin", t.Origin}, {"created", decimal(t.Created)}, {"bytes", decimal(t.Bytes)}, {"cow", t.CopyOnWrite},
 	} {
 		if f.value != "" {
 			out = append(out, tagPrefix+f.key+"="+escapeTag(f.value))
@@ -104,9 +111,25 @@ func ParseTags(tags []string) Tags {
 			t.PodUID = value
 		case "state":
 			t.State = value
+		case "origin":
+			t.Origin = value
+		case "created":
+			t.Created, _ = strconv.ParseInt(value, 10, 64)
+		case "bytes":
+			t.Bytes, _ = strconv.ParseInt(value, 10, 64)
+		case "cow":
+			t.CopyOnWrite = value
 		}
 	}
 	return t
+}
+
+// decimal writes a number; 0 is not said.
+func decimal(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 var ownerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
@@ -215,6 +238,8 @@ func (s Spec) Matches(lv LV) error {
 		return differs("kind", string(lv.Tags.Kind), string(s.Kind))
 	case lv.Name() != s.Name:
 		return differs("name", strconv.Quote(lv.Name()), strconv.Quote(s.Name))
+	case s.Kind == Snapshot:
+		return s.matchesSnapshot(lv, differs)
 	case lv.Tags.Spec != s.canonical():
 		return differs("layout and file system", lv.Tags.Spec, s.canonical())
 	case lv.Tags.Mkfs != mkfs:

@@ -6,6 +6,7 @@ package volume
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Kind tells what a logical volume of ours is for. It is kept in a tag of the LV.
@@ -80,6 +81,13 @@ type Spec struct {
 	Format Format
 	PodUID string // inline: the pod it belongs to, as kubelet tells it; may be empty
 
+	// Origin: it is made of that logical volume of the same group, as LVM makes snapshots ("lvcreate -s"); zero: it is new
+	// and empty. Of a thin origin it is one more thin volume in the pool, which shares its blocks and lives on without it. Of
+	// any other it is a copy-on-write store, which depends on its origin.
+	Origin      LV
+	Created     time.Time   // snapshots: when
+	CopyOnWrite CopyOnWrite // thick snapshots: the size of the store
+
 	RequiredBytes int64 // at least this many bytes; 0: DefaultBytes
 	LimitBytes    int64 // at most this many bytes; 0: no limit
 }
@@ -87,6 +95,10 @@ type Spec struct {
 // Tags gives the LVM tags the logical volume is made with.
 func (s Spec) Tags(owner string) Tags {
 	t := Tags{Owner: owner, Kind: s.Kind, Spec: s.canonical(), Mkfs: strings.Join(s.Format.MkfsOptions, " "), PodUID: s.PodUID}
+	if s.Kind == Snapshot { // what it holds is what its origin holds
+		t.Spec, t.Mkfs = s.Origin.Tags.Spec, s.Origin.Tags.Mkfs
+		t.Origin, t.Bytes, t.Created, t.CopyOnWrite = s.Origin.Ref.String(), s.Origin.SizeBytes, s.Created.UnixNano(), s.CopyOnWrite.String()
+	}
 	if s.Name != s.LV {
 		t.Name = s.Name
 	}
@@ -100,6 +112,7 @@ type LV struct {
 	SizeBytes int64
 	Type      Type   // "" where LVM's segment type is none of ours
 	Pool      string // thin: its pool
+	Origin    string // of a snapshot, or of a thin volume made from another: that one's name; "" where it is no more
 	Tags      Tags
 	Partial   bool // a physical volume it lies on is missing
 }

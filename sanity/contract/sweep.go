@@ -73,6 +73,9 @@ type scenario struct {
 	begin     func(c caller) act
 }
 
+func (s scenario) creates() bool { return strings.HasPrefix(s.rpc, "Create") }
+func (s scenario) deletes() bool { return strings.HasPrefix(s.rpc, "Delete") }
+
 // sweeper sweeps one scenario.
 type sweeper struct {
 	scenario
@@ -234,7 +237,7 @@ func (s *sweeper) told(f Fault, at effect.Effect, answer error, end string) erro
 		want = []codes.Code{codes.Unavailable, codes.Canceled}
 	case f.Do == PanicAt:
 		want = []codes.Code{codes.Internal}
-	case s.rpc == "CreateVolume": // pending: what was made cannot be recorded as handed out
+	case s.creates(): // pending: what was made cannot be recorded as handed out
 		want = []codes.Code{codes.OK, codes.Internal, codes.Aborted}
 	case at.Op == "run":
 		want = []codes.Code{codes.Internal}
@@ -244,7 +247,7 @@ func (s *sweeper) told(f Fault, at effect.Effect, answer error, end string) erro
 	if !slices.Contains(want, status.Code(answer)) {
 		return fmt.Errorf("answered %w, want one of %v", answer, want)
 	}
-	if status.Code(answer) == codes.Internal && s.owes != owesDone && end != s.before && s.rpc != "DeleteVolume" {
+	if status.Code(answer) == codes.Internal && s.owes != owesDone && end != s.before && !s.deletes() {
 		return fmt.Errorf("after the final answer %w there is left:%s", answer, difference(s.before, end))
 	}
 	return nil
@@ -269,11 +272,11 @@ func (s *sweeper) rest(a act, answer error, killed bool, end string) error {
 		return a.verify()
 	case s.owes == owesDone && (!killed || strings.Contains(end, `"intent":"reclaim"`)):
 		return s.reaches("by itself, as its intent is known", s.after)
-	case killed && s.rpc == "CreateVolume" && end == s.after: // whole, and without a record: it may have been handed out
+	case killed && s.creates() && end == s.after: // whole, and without a record: it may have been handed out
 		s.row.alone--
 		s.row.kept++
 		return s.reaches("by itself", s.after)
-	case !killed && s.rpc == "DeleteVolume":
+	case !killed && s.deletes():
 		return s.reaches("by itself", s.before, s.after) // lvremove may have succeeded
 	case killed && a.vanish != nil:
 		a.vanish()

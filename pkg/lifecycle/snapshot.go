@@ -1,0 +1,60 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// CreateSnapshot makes the snapshot, or finds the one that an equal earlier call made: the same steps, and the same record, as
+// Create. s names the origin by its Ref only; what it is, is asked here. LVM suspends the origin while it makes the snapshot,
+// which freezes a mounted file system: the snapshot shows one moment, between two writes.
+//
+// ErrNotFound: there is no such persistent volume. ErrExists: the name is taken by a snapshot of another volume, or made with
+// another size. An error that is final leaves nothing. A kill in the middle leaves a record with intent Create.
+func (l *Lifecycle) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	return l.create(ctx, s, l.snapshotOf)
+}
+
+// snapshotOf gives the spec with its origin, which must be a volume that was handed out.
+func (l *Lifecycle) snapshotOf(ctx context.Context, s volume.Spec) (volume.Spec, error) {
+	origin, err := l.source(ctx, s.Origin.Ref, volume.Persistent)
+	if err != nil {
+		return s, err
+	}
+	s.Origin, s.Created = origin, time.Now()
+	return s, nil
+}
+
+// source finds the logical volume whose content another one is to have. Nothing is made of what is not whole, or was
+// handed out to nobody.
+func (l *Lifecycle) source(ctx context.Context, r volume.Ref, k volume.Kind) (volume.LV, error) {
+	lv, err := l.LVM.Lookup(ctx, r)
+	switch {
+	case errors.Is(err, volume.ErrPrecondition): // not ours: the driver never gave out its id
+		return lv, fmt.Errorf("%w: %v", volume.ErrNotFound, err) //nolint:errorlint // as said
+	case err != nil:
+		return lv, err
+	case lv.Tags.Kind != k:
+		return lv, fmt.Errorf("%w: logical volume %s is of kind %q, not %q", volume.ErrNotFound, r, lv.Tags.Kind, k)
+	case lv.Partial:
+		return lv, fmt.Errorf("%w: a physical volume below logical volume %s is missing", volume.ErrPrecondition, r)
+	}
+	rec, recorded, err := l.Journal.Get(l.id(r))
+	if err == nil && recorded && rec.Intent == journal.Create {
+		err = fmt.Errorf("%w: logical volume %s is being made", volume.ErrPending, r)
+	}
+	return lv, errors.Join(err, lv.Whole())
+}
+
+func (l *Lifecycle) id(r volume.Ref) string { return volume.ID{Node: l.Node, Ref: r}.String() }
+
+// DeleteSnapshot removes a snapshot; nil where it is gone already and the volume group was read well. One that is open, as while a
+// volume is filled from it, is ErrPrecondition and unaltered. What was made of a thin snapshot lives on without it.
+func (l *Lifecycle) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
+	return l.delete(ctx, r, volume.Snapshot)
+}
