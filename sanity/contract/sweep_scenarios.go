@@ -39,8 +39,8 @@ var scenarios = []scenario{
 	{"NodeUnstageVolume", "block", keep + " unmount remove " + forget, owesDone, unstaging(blockCapability())},
 	{"DeleteVolume", "linear", "lvremove flush", owesNothing, deleting("linear")},
 	{"DeleteVolume", "thin", "lvremove flush", owesNothing, deleting("thin")},
-	{"CreateSnapshot", "linear", keep + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("linear")},
-	{"CreateSnapshot", "thin", keep + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("thin")},
+	{"CreateSnapshot", "linear", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("linear")},
+	{"CreateSnapshot", "thin", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("thin")},
 	{"DeleteSnapshot", "linear", "lvremove flush", owesNothing, deletingSnapshot("linear")},
 	{"DeleteSnapshot", "thin", "lvremove flush", owesNothing, deletingSnapshot("thin")},
 }
