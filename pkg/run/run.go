@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -31,6 +32,14 @@ import (
 type Runner interface {
 	Read(ctx context.Context, name string, args ...string) (Result, error)
 	Write(ctx context.Context, name string, args ...string) (Result, error)
+}
+
+// Streamer runs a program that changes nothing and may print more than is to be kept in memory.
+type Streamer interface {
+	// Stream is Read, but gives sink the standard output while the program runs. If sink returns an error before it has
+	// read to the end, the program is killed, and the error returned. That what is read was all is known only when
+	// Stream returns nil: a program that fails ends its output too.
+	Stream(ctx context.Context, sink func(io.Reader) error, name string, args ...string) error
 }
 
 // Result is what a program printed.
@@ -68,7 +77,10 @@ type Local struct {
 	Effects effect.Seam
 }
 
-var _ Runner = (*Local)(nil)
+var (
+	_ Runner   = (*Local)(nil)
+	_ Streamer = (*Local)(nil)
+)
 
 // Read implements Runner.
 func (l *Local) Read(ctx context.Context, name string, args ...string) (Result, error) {
@@ -88,39 +100,108 @@ func (l *Local) Write(ctx context.Context, name string, args ...string) (res Res
 }
 
 func (l *Local) run(ctx context.Context, killable bool, name string, args []string) (Result, error) {
-	argv := append(append(append([]string(nil), l.Prefix...), name), args...)
+	cmd := l.command(ctx, killable, name, args)
 	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	start := time.Now()
+	err := cmd.Run()
+	told := tell(ctx, cmd, start, err, stderr.String())
+	res := Result{Stdout: stdout.String(), Stderr: stderr.String()}
+	if err == nil {
+		return res, nil
+	}
+	if killable && ctx.Err() != nil {
+		told.Err = ctx.Err() // killed by the deadline, not by a fault of its own
+	}
+	told.Stdout = res.Stdout
+	return res, told
+}
+
+// Stream implements Streamer.
+func (l *Local) Stream(ctx context.Context, sink func(io.Reader) error, name string, args ...string) error {
+	killable, kill := context.WithCancel(ctx)
+	defer kill()
+	cmd := l.command(killable, true, name, args)
+	var stderr head
+	cmd.Stderr = &stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		return tell(ctx, cmd, start, err, "")
+	}
+	out := &ended{r: pipe}
+	refused := sink(out)
+	switch {
+	case refused != nil && !out.eof:
+		kill()
+	case refused == nil:
+		_, _ = io.Copy(io.Discard, pipe) // a program whose output nobody takes would not end
+	}
+	err = cmd.Wait()
+	told := tell(ctx, cmd, start, err, string(stderr.kept))
+	switch {
+	case ctx.Err() != nil:
+		told.Err = ctx.Err()
+		return told
+	case err != nil && (refused == nil || out.eof): // what it printed is not all, and that is why the sink refused it
+		return told
+	default:
+		return refused
+	}
+}
+
+// ended tells whether a reader has come to its end.
+type ended struct {
+	r   io.Reader
+	eof bool
+}
+
+func (e *ended) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	e.eof = e.eof || err != nil
+	return n, err
+}
+
+// head keeps the beginning of what is written to it.
+type head struct{ kept []byte }
+
+const headBytes = 64 << 10
+
+func (h *head) Write(p []byte) (int, error) {
+	h.kept = append(h.kept, p[:min(len(p), headBytes-len(h.kept))]...)
+	return len(p), nil
+}
+
+func (l *Local) command(ctx context.Context, killable bool, name string, args []string) *exec.Cmd {
+	argv := append(append(append([]string(nil), l.Prefix...), name), args...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if killable {
 		cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.WaitDelay = 2 * time.Second // a child that keeps the pipes open must not keep the caller
 	}
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	// LVM asks udev for cookies that never come in a container with an IPC namespace of its own (dmsetup(8)).
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C", "DM_DISABLE_UDEV=1", "LVM_SUPPRESS_FD_WARNINGS=1")
 	// A group of its own: a Ctrl-C at the driver's terminal must not interrupt an lvcreate.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
 
-	start := time.Now()
-	err := cmd.Run()
+// tell logs how a program ended, and makes the error of one that did not end well.
+func tell(ctx context.Context, cmd *exec.Cmd, start time.Time, err error, stderr string) *Error {
 	log := klog.FromContext(ctx).V(4)
-	log.Info("ran program", "argv", argv, "duration", time.Since(start).Round(time.Microsecond), "err", err)
-	res := Result{Stdout: stdout.String(), Stderr: stderr.String()}
-	if err == nil {
-		if text := strings.TrimSpace(res.Stderr); text != "" {
-			log.Info("program warned", "argv", argv, "stderr", text)
-		}
-		return res, nil
+	log.Info("ran program", "argv", cmd.Args, "duration", time.Since(start).Round(time.Microsecond), "err", err)
+	if text := strings.TrimSpace(stderr); err == nil && text != "" {
+		log.Info("program warned", "argv", cmd.Args, "stderr", text)
 	}
 	code := -1
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		code = exit.ExitCode()
 	}
-	if killable && ctx.Err() != nil {
-		err = ctx.Err() // killed by the deadline, not by a fault of its own
-	}
-	return res, &Error{Argv: argv, ExitCode: code, Stdout: res.Stdout, Stderr: res.Stderr, Err: err}
+	return &Error{Argv: cmd.Args, ExitCode: code, Stderr: stderr, Err: err}
 }
 
 // NotFound reports whether the error is that of a program which is not on this machine.
