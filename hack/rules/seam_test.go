@@ -41,10 +41,9 @@ var unseamed = map[string]string{
 	"pkg/rpc private":      "the socket is made anew at each start",
 	"pkg/rpc Remove":       "as private",
 	"pkg/rpc clearPath":    "as private",
-	"pkg/lvm targets":      "DM_TABLE_STATUS, an ioctl that asks",
 	"pkg/copy openBlock":   "opens; what is written passes the seam by halves",
 	"pkg/copy Zero":        "called through an interface, within the seam",
-	"pkg/lvm askKernel":    "DM_DEV_STATUS, an ioctl that asks",
+	"pkg/lvm ioctl":        "ioctls that ask; and messages to targets, which pass the seam where they are sent",
 	"pkg/mount ask":        "ioctls that ask",
 }
 

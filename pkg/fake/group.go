@@ -52,6 +52,10 @@ type lv struct {
 	disk     disk
 
 	suspended bool
+
+	thinID  int64           // thin: the number of its device in the pool
+	written map[int64]int64 // thin: by chunk, what was written there: a number that no other write has
+	held    bool            // of a pool: its metadata snapshot is reserved
 }
 
 // AddGroup makes a volume group of blank disks: /dev/<name>0, /dev/<name>1, ...
@@ -324,6 +328,9 @@ func (g *group) create(m *Machine, name string, l volume.Layout, size int64, tag
 	v := &lv{
 		ref: volume.Ref{VG: g.name, LV: name}, group: g, uuid: m.uuid(), size: size, layout: l.Type, poolName: l.Pool, tags: tags, areas: areas,
 	}
+	if l.Type == volume.Thin {
+		v.thinID, v.written = g.nextThinID(l.Pool), map[int64]int64{}
+	}
 	if v.stripes, _ = legs(l, 0); l.Type == volume.Linear {
 		v.stripes = 1
 	}
@@ -446,7 +453,7 @@ func (v *lv) retag(add, remove []string) {
 }
 
 func (v *lv) report() volume.LV {
-	out := volume.LV{Ref: v.ref, UUID: v.uuid, SizeBytes: v.size, Type: v.layout, Pool: v.poolName, Tags: v.parsed(), Partial: v.partial()}
+	out := volume.LV{Ref: v.ref, UUID: v.uuid, SizeBytes: v.size, Type: v.layout, Pool: v.poolName, ThinID: v.thinID, Tags: v.parsed(), Partial: v.partial()}
 	if v.origin != nil {
 		out.Origin = v.origin.ref.LV
 	}

@@ -27,13 +27,33 @@ const (
 	dmIoctlSize   = 312
 	dmNameLen     = 128
 	dmUUIDLen     = 129
+	dmDataSize    = 12
+	dmDataStart   = 16
+	dmTargetCount = 20
 	dmOpenCount   = 24
 	dmFlags       = 28
 	dmDev         = 40
 	dmName        = 48
 	dmUUID        = dmName + dmNameLen
-	dmSuspendFlag = 1 << 1
-	dmDevStatus   = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 7 // _IOWR(DM_IOCTL, DM_DEV_STATUS_CMD, struct dm_ioctl)
+
+	dmSuspendFlag    = 1 << 1
+	dmStatusTable    = 1 << 4 // the table, not the status
+	dmBufferFullFlag = 1 << 8 // the answer did not fit
+	dmNoFlushFlag    = 1 << 11
+
+	// struct dm_target_spec
+	specSize = 40
+	specNext = 20
+	specKind = 24
+)
+
+// dmCommand is the number of an ioctl: _IOWR(DM_IOCTL, n, struct dm_ioctl).
+type dmCommand uintptr
+
+const (
+	dmDevStatus   dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 7
+	dmTableStatus dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 12
+	dmTargetMsg   dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 14
 )
 
 // deviceMapper looks at device-mapper devices. It changes nothing but missing device nodes.
@@ -57,27 +77,46 @@ type dmStatus struct {
 	suspended    bool
 }
 
-// askKernel asks for the device of this device-mapper name. ErrNotFound: there is none.
-func (d deviceMapper) askKernel(name string) (dmStatus, error) {
-	var buf [dmIoctlSize]byte
-	binary.NativeEndian.PutUint32(buf[0:], 4) // version 4.0.0: any kernel takes what is not above its own
-	binary.NativeEndian.PutUint32(buf[12:], dmIoctlSize)
-	if len(name) >= dmNameLen {
-		return dmStatus{}, fmt.Errorf("device-mapper name %s: %w", name, unix.ENAMETOOLONG)
+// dmTarget names a device: by its device-mapper name, or by its number.
+type dmTarget struct {
+	name string
+	dev  uint64
+}
+
+// ioctl sends a command about a device, with data behind the header, and gives the header and the data that the kernel
+// wrote over it. ErrNotFound: there is no such device.
+func (d deviceMapper) ioctl(command dmCommand, of dmTarget, flags uint32, data []byte) ([]byte, error) {
+	if len(of.name) >= dmNameLen {
+		return nil, fmt.Errorf("device-mapper name %s: %w", of.name, unix.ENAMETOOLONG)
 	}
-	copy(buf[dmName:], name)
+	buf := append(make([]byte, dmIoctlSize, dmIoctlSize+len(data)), data...)
+	binary.NativeEndian.PutUint32(buf[0:], 4) // version 4.0.0: any kernel takes what is not above its own
+	binary.NativeEndian.PutUint32(buf[dmDataSize:], uint32(len(buf)))
+	binary.NativeEndian.PutUint32(buf[dmDataStart:], dmIoctlSize)
+	binary.NativeEndian.PutUint32(buf[dmFlags:], flags)
+	binary.NativeEndian.PutUint64(buf[dmDev:], of.dev)
+	copy(buf[dmName:], of.name)
 	control := filepath.Join(d.dev, "mapper/control")
 	fd, err := unix.Open(control, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return dmStatus{}, &fs.PathError{Op: "open", Path: control, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: control, Err: err}
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), dmDevStatus, uintptr(unsafe.Pointer(&buf[0])))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(command), uintptr(unsafe.Pointer(&buf[0])))
 	switch {
 	case errno == unix.ENXIO:
-		return dmStatus{}, fmt.Errorf("%w: there is no device-mapper device %s", volume.ErrNotFound, name)
+		return nil, fmt.Errorf("%w: there is no device-mapper device %s", volume.ErrNotFound, of.name)
 	case errno != 0:
-		return dmStatus{}, fmt.Errorf("DM_DEV_STATUS of %s: %w", name, errno)
+		return nil, errno
+	}
+	return buf, nil
+}
+
+// askKernel asks for the device of this device-mapper name. ErrNotFound: there is none.
+func (d deviceMapper) askKernel(name string) (dmStatus, error) {
+	buf, err := d.ioctl(dmDevStatus, dmTarget{name: name}, 0, nil)
+	if err != nil {
+		return dmStatus{}, fmt.Errorf("DM_DEV_STATUS of %s: %w", name, err)
 	}
 	dev := binary.NativeEndian.Uint64(buf[dmDev:])
 	uuid, _, _ := strings.Cut(string(buf[dmUUID:dmUUID+dmUUIDLen]), "\x00")

@@ -39,13 +39,21 @@ type LVM struct {
 	inventory *inventory
 	dm        deviceMapper
 	durable   func(ctx context.Context, vg string) error // flushGroup; tests have no disks
+	tools     run.Streamer                               // for the programs of thin-provisioning-tools
+	pools     thinPools                                  // the kernel's; tests have others
 
 	mu     sync.Mutex
 	queues map[string]chan struct{} // by group: full while an LVM command of ours changes it
 }
 
-// New gives the LVM of this machine. runner runs the lvm program. Nothing is run before the first question.
-func New(runner run.Runner, cfg Config) (*LVM, error) {
+// Runner runs the lvm program, and those of thin-provisioning-tools.
+type Runner interface {
+	run.Runner
+	run.Streamer
+}
+
+// New gives the LVM of this machine. Nothing is run before the first question.
+func New(runner Runner, cfg Config) (*LVM, error) {
 	if err := volume.CheckOwner(cfg.Owner); err != nil {
 		return nil, err
 	}
@@ -58,7 +66,9 @@ func New(runner run.Runner, cfg Config) (*LVM, error) {
 	if !(cfg.ThinOvercommit > 0) { // also NaN
 		return nil, volume.Invalid("--thin-overcommit", fmt.Sprint(cfg.ThinOvercommit), "give a number above 0; 1.0 is no overcommit")
 	}
-	return newLVM(programs{runner}, cfg, "/sys", "/dev"), nil
+	l := newLVM(programs{runner}, cfg, "/sys", "/dev")
+	l.tools = runner
+	return l, nil
 }
 
 func newLVM(e Executor, cfg Config, sys, dev string) *LVM {
@@ -70,7 +80,7 @@ func newLVM(e Executor, cfg Config, sys, dev string) *LVM {
 		dm:        newDeviceMapper(sys, dev, cfg.Effects),
 		queues:    map[string]chan struct{}{},
 	}
-	l.durable = l.flushGroup
+	l.durable, l.pools = l.flushGroup, l.dm
 	return l
 }
 

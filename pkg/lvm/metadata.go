@@ -232,7 +232,7 @@ func readVolumes(g *group, lvs section) {
 			}
 			switch field[string](s, "type") {
 			case "thin":
-				v.Pool = field[string](s, "thin_pool")
+				v.Pool, v.ThinID = field[string](s, "thin_pool"), count(s, "device_id")
 				for _, key := range []string{"origin", "external_origin"} {
 					if o, ok := s[key].(string); ok {
 						v.Origin = o

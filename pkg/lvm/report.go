@@ -34,10 +34,12 @@ var (
 	vgFields = []string{"vg_name", "vg_uuid", "vg_extent_size", "vg_size", "vg_free", "vg_missing_pv_count", "vg_seqno"}
 	pvFields = []string{"pv_name", "pv_uuid", "pv_size", "pv_free", "pv_missing", "pv_allocatable"}
 	lvFields = []string{"lv_name", "lv_uuid", "lv_size", "lv_tags", "lv_layout", "lv_role", "pool_lv", "origin"}
+	// Of thin volumes, which have one segment each: what is told of segments only.
+	segFields = []string{"lv_uuid", "thin_id"}
 )
 
-// reportArgs is one command that tells all of all groups (lvmreport(7)). The two other subreports of fullreport are
-// emptied by a selection that nothing meets.
+// reportArgs is one command that tells all of all groups (lvmreport(7)). The other subreport of fullreport is emptied
+// by a selection that nothing meets.
 func reportArgs() []string {
 	args := []string{"--reportformat", "json", "--units", "b", "--nosuffix"}
 	for _, r := range []struct {
@@ -46,7 +48,8 @@ func reportArgs() []string {
 	}{{"vg", vgFields}, {"pv", pvFields}, {"lv", lvFields}} {
 		args = append(args, "--configreport", r.name, "-o", strings.Join(r.fields, ","))
 	}
-	return append(args, "--configreport", "pvseg", "-S", `vg_name=""`, "--configreport", "seg", "-S", `vg_name=""`)
+	return append(args, "--configreport", "pvseg", "-S", `vg_name=""`,
+		"--configreport", "seg", "-o", strings.Join(segFields, ","), "-S", "segtype=thin")
 }
 
 // report asks LVM for all groups that allows names, or one group where vg is given. A report that is not whole is an
@@ -66,9 +69,10 @@ func (c *commands) report(ctx context.Context, vg string, allows func(string) bo
 type row map[string]json.RawMessage
 
 type subreports struct {
-	VG []row `json:"vg"`
-	PV []row `json:"pv"`
-	LV []row `json:"lv"`
+	VG  []row `json:"vg"`
+	PV  []row `json:"pv"`
+	LV  []row `json:"lv"`
+	Seg []row `json:"seg"`
 }
 
 // parseReport reads the output of fullreport. LVM prints some advice to standard output too, before and between the
@@ -153,6 +157,11 @@ func readReport(name string, sub subreports) (*group, error) {
 	}
 	g.MissingPVs = max(g.MissingPVs, int(missing))
 	virtual := map[string]int64{}
+	thinIDs := map[string]int64{}
+	for _, seg := range sub.Seg {
+		r.row = seg
+		thinIDs[r.word("lv_uuid")] = r.number("thin_id")
+	}
 	var pools []string
 	for _, lv := range sub.LV {
 		r.row = lv
@@ -165,6 +174,8 @@ func readReport(name string, sub subreports) (*group, error) {
 		}
 		if v.Type != volume.Thin {
 			v.Pool = "" // a cached volume has a pool too
+		} else if v.ThinID = thinIDs[v.UUID]; v.ThinID == 0 && r.err == nil {
+			return nil, fmt.Errorf("thin volume %s has no device number", v.LV)
 		}
 		if v.LV == "" || v.UUID == "" {
 			return nil, errors.New("a logical volume without name or uuid")

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -79,46 +76,21 @@ func unitOfPool(params string) (int64, error) {
 	}
 }
 
-// From linux/dm-ioctl.h.
-const (
-	dmDataStart   = 16
-	dmTargetCount = 20
-	dmFull        = 1 << 8 // the answer did not fit
-	dmStatusTable = 1 << 4
-	dmTableStatus = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 12 // _IOWR(DM_IOCTL, DM_TABLE_STATUS_CMD, struct dm_ioctl)
-
-	// struct dm_target_spec
-	specSize = 40
-	specNext = 20
-	specKind = 24
-)
-
 // target is one target of a device.
 type target struct{ kind, params string }
 
 // targets gives the table of a device with dmStatusTable, else its status. The devices asked here have few targets.
 func (d deviceMapper) targets(major, minor uint32, flags uint32) ([]target, error) {
-	var buf [16 << 10]byte
-	binary.NativeEndian.PutUint32(buf[0:], 4)
-	binary.NativeEndian.PutUint32(buf[12:], uint32(len(buf)))
-	binary.NativeEndian.PutUint32(buf[dmDataStart:], dmIoctlSize)
-	binary.NativeEndian.PutUint32(buf[dmFlags:], flags)
-	binary.NativeEndian.PutUint64(buf[dmDev:], unix.Mkdev(major, minor))
-	control := filepath.Join(d.dev, "mapper/control")
-	fd, err := unix.Open(control, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	buf, err := d.ioctl(dmTableStatus, dmTarget{dev: unix.Mkdev(major, minor)}, flags, make([]byte, 16<<10))
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: control, Err: err}
+		return nil, fmt.Errorf("DM_TABLE_STATUS of %d:%d: %w", major, minor, err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), dmTableStatus, uintptr(unsafe.Pointer(&buf[0]))); errno != 0 {
-		return nil, fmt.Errorf("DM_TABLE_STATUS of %d:%d: %w", major, minor, errno)
-	}
-	return parseTargets(buf[:])
+	return parseTargets(buf)
 }
 
 // parseTargets reads the answer of DM_TABLE_STATUS.
 func parseTargets(buf []byte) ([]target, error) {
-	if binary.NativeEndian.Uint32(buf[dmFlags:])&dmFull != 0 {
+	if binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag != 0 {
 		return nil, fmt.Errorf("DM_TABLE_STATUS: more than %d bytes", len(buf))
 	}
 	start, count := binary.NativeEndian.Uint32(buf[dmDataStart:]), binary.NativeEndian.Uint32(buf[dmTargetCount:])

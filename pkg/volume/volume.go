@@ -113,6 +113,7 @@ type LV struct {
 	Type      Type   // "" where LVM's segment type is none of ours
 	Pool      string // thin: its pool
 	Origin    string // of a snapshot, or of a thin volume made from another: that one's name; "" where it is no more
+	ThinID    int64  // thin: the number of its device in the pool's own metadata; 0: it is no thin volume
 	Tags      Tags
 	Partial   bool // a physical volume it lies on is missing
 }

@@ -227,8 +227,8 @@ func lvmTypes(t *testing.T, m LVMMachine) {
 				t.Errorf("the machine says %+v, %v; want %d bytes, %s, %d stripes", facts, ok, 6*LVMExtentBytes, c.segType, c.stripes)
 			}
 			want := volume.LV{Ref: f.ref("v"), UUID: facts.UUID, SizeBytes: facts.SizeBytes, Type: c.layout.Type,
-				Pool: c.layout.Pool, Tags: s.Tags(lvmOwner)}
-			if made != want {
+				Pool: c.layout.Pool, ThinID: made.ThinID, Tags: s.Tags(lvmOwner)}
+			if made != want || (made.ThinID != 0) != (c.layout.Type == volume.Thin) {
 				t.Errorf("Create gives %+v, want %+v", made, want)
 			}
 			if err := s.Matches(made); err != nil {

@@ -14,7 +14,7 @@ report() { # NAME: the report, and the text of each group from its first disk
     --configreport vg -o vg_name,vg_uuid,vg_extent_size,vg_size,vg_free,vg_missing_pv_count,vg_seqno \
     --configreport pv -o pv_name,pv_uuid,pv_size,pv_free,pv_missing,pv_allocatable \
     --configreport lv -o lv_name,lv_uuid,lv_size,lv_tags,lv_layout,lv_role,pool_lv \
-    --configreport pvseg -S 'vg_name=""' --configreport seg -S 'vg_name=""' \
+    --configreport pvseg -S 'vg_name=""' --configreport seg -o lv_uuid,thin_id -S segtype=thin \
     >"$out/$1.json" 2>"$out/$1.stderr"
   [[ -s $out/$1.stderr ]] || rm "$out/$1.stderr"
 }
@@ -84,6 +84,24 @@ i=0; while lvm lvcreate -y -an -Zn -Wn -l1 -n "v$i" $long tiny >/dev/null 2>"$ou
 quiet lvremove -y tiny/v0
 text wrapped /dev/vdf
 quiet vgremove -ff -y tiny; quiet pvremove /dev/vdf
+# Two snapshots of a thin volume, between them writes, discards, and more room; what the pool's metadata say of them.
+quiet vgcreate blocks /dev/vdf
+quiet lvcreate -y --type thin-pool -c 64k -L 64m -n pool blocks
+quiet lvcreate -y -kn -V 40m --thinpool blocks/pool -n thin
+put() { dd if=/dev/urandom of=/dev/mapper/blocks-thin bs=64k seek="$1" count="$2" oflag=direct 2>/dev/null; } # CHUNK COUNT
+put 0 10; put 22 1; put 20 2; put 639 1; put 300 8; put 296 4
+quiet lvcreate -y -s -n snap1 blocks/thin
+put 4 1; put 20 3; put 100 1; put 302 2
+blkdiscard -o 64k -l 128k /dev/mapper/blocks-thin
+quiet lvextend -L 60m blocks/thin
+put 700 1
+quiet lvcreate -y -s -n snap2 blocks/thin
+dmsetup message blocks-pool-tpool 0 reserve_metadata_snap
+thin_dump --metadata-snap --dev-id 2 /dev/mapper/blocks-pool_tmeta >"$out/thin_dump.xml"
+thin_dump --metadata-snap --dev-id 9 /dev/mapper/blocks-pool_tmeta >"$out/thin_dump.none.xml"
+thin_delta --metadata-snap --thin1 2 --thin2 3 /dev/mapper/blocks-pool_tmeta >"$out/thin_delta.xml"
+dmsetup message blocks-pool-tpool 0 release_metadata_snap
+quiet vgremove -ff -y blocks; quiet pvremove /dev/vdf
 # A snapshot is full: LVM warns on standard error and goes on.
 dd if=/dev/urandom of=/dev/mapper/data-origin bs=1M count=8 oflag=direct 2>/dev/null
 report warning
