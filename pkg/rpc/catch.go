@@ -23,11 +23,8 @@ func catchPanic(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc
 }
 
 // catchStreamPanic is catchPanic for streams.
-func catchStreamPanic(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	if err := safely(s.Context(), func() error { return next(srv, s) }); err != nil {
-		return statusOf(info.FullMethod, err)
-	}
-	return nil
+func catchStreamPanic(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	return safely(s.Context(), func() error { return next(srv, s) })
 }
 
 // safely calls do and makes an error of a panic.

@@ -43,6 +43,7 @@ var table = []row{
 	{is: volume.ErrBusy, code: codes.Aborted, only: csi.Node_NodeUnpublishVolume_FullMethodName},
 	{is: volume.ErrBusy, code: codes.Aborted, only: csi.Node_NodeUnstageVolume_FullMethodName},
 
+	{is: errStopping, code: codes.Unavailable},
 	{is: context.DeadlineExceeded, code: codes.DeadlineExceeded},
 	{is: context.Canceled, code: codes.Canceled},
 

@@ -29,20 +29,27 @@ func logCall(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc
 
 	start := time.Now()
 	reply, err := next(klog.NewContext(ctx, log), req)
-	took := time.Since(start).Round(time.Microsecond)
+	if err := logEnd(log, info.FullMethod, start, err, func() []any { return []any{"message", stripped(reply)} }); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
 
+// logEnd logs how a call ended, and makes the status of its error. detail is logged where all is logged.
+func logEnd(log klog.Logger, method string, start time.Time, err error, detail func() []any) error {
+	took := time.Since(start).Round(time.Microsecond)
 	switch {
 	case err != nil:
-		log.Info("call failed", "code", codeOf(info.FullMethod, err), "duration", took, "err", err.Error())
-		return nil, statusOf(info.FullMethod, err)
+		log.Info("call failed", "code", codeOf(method, err), "duration", took, "err", err.Error())
+		return statusOf(method, err)
 	case log.V(5).Enabled():
-		log.V(5).Info("call done", "code", "OK", "duration", took, "message", stripped(reply))
-	case policies[info.FullMethod].chatter:
+		log.V(5).Info("call done", append([]any{"code", "OK", "duration", took}, detail()...)...)
+	case policies[method].chatter:
 		log.V(4).Info("call done", "code", "OK", "duration", took)
 	default:
 		log.V(2).Info("call done", "code", "OK", "duration", took)
 	}
-	return reply, nil
+	return nil
 }
 
 // subject gives what a request is about, as keys and values for a logger.
@@ -58,6 +65,13 @@ func subject(req any) []any {
 	}
 	if r, ok := req.(interface{ GetVolumeId() string }); ok {
 		add("volume", r.GetVolumeId())
+	}
+	if r, ok := req.(interface{ GetSnapshotId() string }); ok {
+		add("snapshot", r.GetSnapshotId())
+	}
+	if r, ok := req.(*csi.GetMetadataDeltaRequest); ok {
+		add("base", r.GetBaseSnapshotId())
+		add("snapshot", r.GetTargetSnapshotId())
 	}
 	if r, ok := req.(interface{ GetName() string }); ok {
 		add("name", r.GetName())

@@ -35,6 +35,10 @@ var policies = map[string]policy{
 	// Unlocked: a busy unpublish that holds the lock must not stop the figures of the volume. kubelet asks each
 	// minute; statfs of a hung file system never returns, so each path has at most one asker.
 	csi.Node_NodeGetVolumeStats_FullMethodName: {key: byPath, many: 1, chatter: true},
+	// Unlocked: a snapshot does not change. Calls on one thin pool come one after the other (pkg/lifecycle, Blocks); a slow
+	// caller takes his time with what was read, so each may stay for long.
+	csi.SnapshotMetadata_GetMetadataAllocated_FullMethodName: {many: 32},
+	csi.SnapshotMetadata_GetMetadataDelta_FullMethodName:     {many: 32},
 	// Unlocked: these tell what the driver is, not what a volume is.
 	csi.Controller_ControllerGetCapabilities_FullMethodName: {many: 32, chatter: true},
 	csi.Node_NodeGetCapabilities_FullMethodName:             {many: 32, chatter: true},

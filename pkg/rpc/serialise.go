@@ -32,6 +32,14 @@ type serialiser struct {
 	interrupt func(key string) bool
 	reads     slots
 	running   sync.WaitGroup // writes, with and without a caller
+
+	stopping context.Context //nolint:containedctx // it is what ends the streams, and of no call
+	stop     func()          // ends stopping
+}
+
+func newSerialiser(locks *keylock.Locks, interrupt func(key string) bool) *serialiser {
+	ctx, stop := context.WithCancel(context.Background())
+	return &serialiser{locks: locks, interrupt: interrupt, stopping: ctx, stop: stop}
 }
 
 // wait returns when no write runs any more, or when ctx ends.

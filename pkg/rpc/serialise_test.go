@@ -304,35 +304,18 @@ func TestPanicIsLoggedWithItsStack(t *testing.T) {
 
 func panicking(context.Context, any) (any, error) { panic("on purpose") }
 
-type stream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s stream) Context() context.Context { return s.ctx }
-
-func TestStreamPanic(t *testing.T) {
-	for _, c := range []struct {
-		want codes.Code
-		h    grpc.StreamHandler
-	}{
-		{codes.Internal, func(any, grpc.ServerStream) error { panic("on purpose") }},
-		{codes.NotFound, func(any, grpc.ServerStream) error { return volume.ErrNotFound }},
-		{codes.OK, func(any, grpc.ServerStream) error { return nil }},
-	} {
-		wantCode(t, catchStreamPanic(nil, stream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/s/M"}, c.h), c.want)
-	}
-}
-
 // A method that is not in policies must not reach a handler, for nobody has thought of its lock.
 func TestEveryMethodHasAPolicyOrIsNotServed(t *testing.T) {
 	d := serve(t, &node{}, nil)
 	_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{VolumeId: "n/vg/v"})
 	wantCode(t, err, codes.Unimplemented)
 	known := map[string]bool{}
-	for _, s := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.Node_ServiceDesc} {
+	for _, s := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.Node_ServiceDesc, csi.SnapshotMetadata_ServiceDesc} {
 		for _, m := range s.Methods {
 			known["/"+s.ServiceName+"/"+m.MethodName] = true
+		}
+		for _, m := range s.Streams {
+			known["/"+s.ServiceName+"/"+m.StreamName] = true
 		}
 	}
 	for method, p := range policies {

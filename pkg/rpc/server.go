@@ -16,7 +16,10 @@ type Services struct {
 	Identity   csi.IdentityServer
 	Controller csi.ControllerServer // nil: off
 	Node       csi.NodeServer       // nil: off
-	Locks      *keylock.Locks       // of volumes, shared with whoever else changes them
+
+	SnapshotMetadata csi.SnapshotMetadataServer // nil: off
+
+	Locks *keylock.Locks // of volumes, shared with whoever else changes them
 	// Interrupt ends a copy onto the volume of this key, and reports whether there is one; it does not wait for its end. Nil: there never is.
 	Interrupt func(key string) bool
 }
@@ -32,10 +35,10 @@ const maxRequest = 1 << 20
 
 // NewServer puts every call through: log → code → serialise → catch → the service.
 func NewServer(s Services) *Server {
-	serial := &serialiser{locks: s.Locks, interrupt: s.Interrupt}
+	serial := newSerialiser(s.Locks, s.Interrupt)
 	g := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(logCall, serial.intercept, catchPanic),
-		grpc.StreamInterceptor(catchStreamPanic),
+		grpc.ChainStreamInterceptor(logStream, serial.interceptStream, catchStreamPanic),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.ConnectionTimeout(10*time.Second), // whoever connects and says nothing must not hold up a stop
 	)
@@ -46,17 +49,21 @@ func NewServer(s Services) *Server {
 	if s.Node != nil {
 		csi.RegisterNodeServer(g, s.Node)
 	}
+	if s.SnapshotMetadata != nil {
+		csi.RegisterSnapshotMetadataServer(g, s.SnapshotMetadata)
+	}
 	return &Server{grpc: g, serial: serial}
 }
 
 // Serve answers calls on the socket until ctx ends, and then stops gracefully: no new calls, those that run are
-// answered, writes that run without a caller finish too, and the socket file is removed. When late ends they are waited
+// answered, streams end with Unavailable, since their callers can go on where they were, writes that run without a caller finish too, and the socket file is removed. When late ends they are waited
 // for no longer: their callers are cut off, and what they do is left behind, for one may hang for ever. The journal is
 // made for that.
 func (s *Server) Serve(ctx, late context.Context, l *Socket) error {
 	defer l.Remove()
 	defer context.AfterFunc(late, func() { s.cutOff(late) })()
 	defer context.AfterFunc(ctx, s.grpc.GracefulStop)()
+	defer context.AfterFunc(ctx, s.serial.stop)()
 	err := s.grpc.Serve(l)
 	s.grpc.GracefulStop() // waits for the calls, also where accepting failed
 	s.serial.wait(late)
