@@ -19,6 +19,7 @@ type Backend struct {
 // LVM is what the parts of the driver ask of LVM, all together.
 type LVM interface {
 	lifecycle.LVM
+	lifecycle.ThinMetadata
 	// List gives all logical volumes with our owner tag in our groups, by group and name.
 	List(ctx context.Context) ([]volume.LV, error)
 	// Groups gives the groups of --volume-groups that are there, in the order of its patterns, then by name.

@@ -73,7 +73,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	ready := identity.Ready(ctx) == nil // and logs why not
 
 	locks := &keylock.Locks{}
-	life := d.lifecycle(log, store, locks)
+	life := d.lifecycle(log, store, locks, state)
 	life.Start()
 	stopped, cancel := boundedStop(ctx, d.StopBound)
 	defer cancel()
@@ -102,11 +102,12 @@ func boundedStop(ctx context.Context, bound time.Duration) (context.Context, con
 	return stopped, func() { unhook(); cancel() }
 }
 
-func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock.Locks) *lifecycle.Lifecycle {
+func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock.Locks, state *stateFolder) *lifecycle.Lifecycle {
 	return lifecycle.New(lifecycle.Config{
 		Owner: d.cfg.DriverName, Node: d.node,
 		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems, Copier: d.backend.Copier,
 		Journal: store, Locks: locks, Timing: d.timing(), Log: log.Info,
+		Thin: d.backend.LVM, Scratch: func(ctx context.Context) (lifecycle.Scratch, error) { return state.scratch(ctx, d.effects) },
 		Inventory: d.backend.LVM, KubeletDir: d.cfg.KubeletDir, Orphans: lifecycle.OrphanPolicy(d.cfg.OrphanPolicy),
 	})
 }

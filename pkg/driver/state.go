@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -45,6 +47,16 @@ func lockState(path string) (*stateFolder, error) {
 
 // unlock lets another driver have the folder.
 func (s *stateFolder) unlock() { _ = s.lock.Close() }
+
+// scratch gives a file in the state folder that has no name (O_TMPFILE, open(2)): nothing of it outlives the process, however
+// it ends.
+func (s *stateFolder) scratch(ctx context.Context, effects effect.Seam) (f *os.File, err error) {
+	err = effects.Do(ctx, "open", s.path, func() (err error) {
+		f, err = os.OpenFile(s.path, unix.O_TMPFILE|os.O_RDWR, 0o600)
+		return err
+	})
+	return f, err
+}
 
 // check tells whether a record could be written now. A folder that is not the locked one any more is a
 // volume.ErrPrecondition: only a new start can mend that.

@@ -40,7 +40,12 @@ const (
 	Publish Intent = "publish"
 	// Reclaim: the paths are to be unmounted and taken away, and of an inline volume the logical volume too.
 	Reclaim Intent = "reclaim"
+	// Reserve: the metadata snapshot of a thin pool is being reserved. If it is reserved, the driver did it, and releases it.
+	Reserve Intent = "reserve"
 )
+
+// Pool is the kind of a record about a thin pool, which is no volume of the driver's.
+const Pool volume.Kind = "pool"
 
 // Role says what a path is for, and so what taking it away means.
 type Role string

@@ -36,6 +36,10 @@ type Config struct {
 	Locks   *keylock.Locks
 	Timing  Timing
 
+	// For Blocks. Scratch opens a place for a long list.
+	Thin    ThinMetadata
+	Scratch func(context.Context) (Scratch, error)
+
 	// For the reaper (reap.go).
 	Inventory  Inventory
 	KubeletDir string
@@ -81,6 +85,7 @@ func (t Timing) withDefaults() Timing {
 type Lifecycle struct {
 	Config
 	retries retries
+	pools   pools
 	keepers keepers
 	reaper  reaper
 	copies  copies

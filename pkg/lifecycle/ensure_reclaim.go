@@ -277,6 +277,9 @@ func (l *Lifecycle) left(volumeID string) string {
 		}
 		steps = append(steps, verb+p.Path)
 	}
+	if rec.Intent == journal.Reserve {
+		steps = append(steps, "release the metadata snapshot of thin pool "+rec.Ref().String())
+	}
 	if rec.Kind == volume.Inline || rec.Intent == journal.Create {
 		steps = append(steps, "remove logical volume "+rec.Ref().String())
 	}

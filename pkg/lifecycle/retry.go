@@ -34,6 +34,9 @@ func (l *Lifecycle) Start() {
 			l.Log("a create was cut off; what is left of it is removed unless it is repeated",
 				"volume", rec.VolumeID, "in", l.Timing.CreateGrace)
 			l.retryIn(rec.VolumeID, l.Timing.CreateGrace)
+		case journal.Reserve:
+			l.Log("releasing the metadata snapshot of a thin pool, which an earlier driver reserved", "pool", rec.Ref().String())
+			l.retryIn(rec.VolumeID, 0)
 		case journal.Publish: // an inline volume in use
 		}
 	}
@@ -178,6 +181,8 @@ func (l *Lifecycle) retry(volumeID string) {
 		err = l.reclaim(ctx, rec, rec.Paths, false)
 	case rec.Intent == journal.Create:
 		err = l.undoCreate(ctx, rec)
+	case rec.Intent == journal.Reserve:
+		err = l.unreserve(ctx, rec)
 	}
 	if err != nil {
 		l.schedule(volumeID, err, onlyBusy(err))

@@ -46,7 +46,7 @@ func newLateBench(t *testing.T, timing Timing) *lateBench {
 	}
 	b.Lifecycle = New(Config{
 		Owner: owner, Node: "node-1", LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, FS: tools.Filesystems,
-		Journal: store, Locks: &keylock.Locks{}, Inventory: tools.LVM, KubeletDir: kubelet, Timing: timing,
+		Journal: store, Locks: &keylock.Locks{}, Inventory: tools.LVM, KubeletDir: kubelet, Timing: timing, Thin: tools.LVM,
 		Log: func(msg string, _ ...any) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
