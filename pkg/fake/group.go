@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,6 +113,7 @@ func (m *Machine) AddSnapshot(origin volume.Ref, name string, bytes int64) {
 func (v *lv) snapshotOf(m *Machine, origin *lv) {
 	v.origin, v.disk = origin, origin.disk.copyFor(v)
 	if v.layout == volume.Thin {
+		v.written = maps.Clone(origin.written)
 		return
 	}
 	v.shows = origin.size
