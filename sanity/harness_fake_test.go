@@ -110,7 +110,7 @@ func (h *fakeHarness) Start(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
 	tools := h.m.Connect(fake.Config{Owner: cfg.DriverName, Groups: cfg.VolumeGroups, Overcommit: cfg.ThinOvercommit, Effects: p.unsynced})
-	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems}, p.unsynced)
+	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Copier: tools.Copier}, p.unsynced)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -200,3 +200,32 @@ func put(t *testing.T, m *fake.Machine, tools fake.Tools, d volume.Device, r vol
 		t.Fatal(err)
 	}
 }
+
+func TestCopyContract(t *testing.T) {
+	m := fake.New()
+	m.AddGroup("vg", 4<<20, 1<<30)
+	m.AddPool("vg", "pool", 256<<20)
+	tools := m.Connect(fake.Config{Groups: []string{"vg"}})
+	serial := 0
+	contract.Copy(t, contract.CopyBench{
+		Copier: tools.Copier, WriteFile: m.WriteFile, ReadFile: m.ReadFile,
+		Device: func(t *testing.T, thin bool, bytes int64) volume.Device {
+			serial++
+			r, layout := volume.Ref{VG: "vg", LV: fmt.Sprint("lv", serial)}, volume.Layout{Type: volume.Linear}
+			if thin {
+				layout = volume.Layout{Type: volume.Thin, Pool: "pool"}
+			}
+			m.AddLV(r, layout, bytes)
+			t.Cleanup(func() { m.DropLV(r) })
+			d, err := tools.LVM.Device(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		},
+		Hold: func(_ *testing.T, d volume.Device) func() {
+			_, release := m.Hold("open device", d.Path)
+			return release
+		},
+	})
+}

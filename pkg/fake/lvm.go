@@ -156,7 +156,7 @@ func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err err
 		return out, err
 	}
 	first := size
-	if s.Origin.LV != "" && s.Kind != volume.Snapshot { // "lvcreate -s" takes no size of a thin volume
+	if s.Origin.LV != "" && s.Layout.Type == volume.Thin { // "lvcreate -s" takes no size of a thin volume
 		first = s.Origin.SizeBytes
 	}
 	tags := s.Tags(c.cfg.Owner).Strings()
@@ -168,7 +168,7 @@ func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err err
 		case s.Origin.LV != "" && g.lvs[s.Origin.LV] == nil:
 			return fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, s.Origin.Ref)
 		}
-		if p := g.lvs[s.Layout.Pool]; s.Layout.Type == volume.Thin && g.virtual(p)+size > c.limit(p) {
+		if p := g.lvs[s.Layout.Pool]; s.Layout.Type == volume.Thin && !s.TakesNothing() && g.virtual(p)+size > c.limit(p) {
 			return fmt.Errorf("%w: thin pool %s would be overcommitted", volume.ErrNoSpace, p.ref)
 		}
 		v, err := g.create(c.Machine, s.LV, s.Layout, first, tags)

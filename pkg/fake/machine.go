@@ -55,6 +55,7 @@ type Tools struct {
 	Mounts      *Mounts
 	Paths       *Paths
 	Filesystems *Filesystems
+	Copier      *Copier
 }
 
 // conn is a driver's connexion to the machine.
@@ -85,7 +86,7 @@ func New() *Machine {
 // Connect gives a driver its tools. What it learnt is lost with it.
 func (m *Machine) Connect(c Config) Tools {
 	n := &conn{Machine: m, cfg: c, seen: map[string]string{}, queues: map[string]chan struct{}{}}
-	return Tools{&LVM{n}, &Mounts{n}, &Paths{n}, &Filesystems{n}}
+	return Tools{&LVM{n}, &Mounts{n}, &Paths{n}, &Filesystems{n}, &Copier{n}}
 }
 
 // must is for what cannot fail unless the test itself is wrong.

@@ -16,12 +16,12 @@ import (
 //  1. An earlier create of this name that was cut off left something that may hold old signatures or be half made, and
 //     that nobody was given: it is removed.
 //  2. A whole volume of this name is the answer if it is what is asked for; else ErrExists.
-//  3. The intent is journalled, the logical volume made, the intent forgotten.
+//  3. The intent is journalled, the logical volume made, filled if its content is to be copied from a source, the intent forgotten.
 //
 // An error that is final to the CO (anything but ErrPending and ErrBusy) leaves nothing. A kill in the middle leaves a record
 // with intent Create, and the next call, or after a grace time the driver by itself, removes what it names.
 func (l *Lifecycle) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
-	return l.create(ctx, s, func(_ context.Context, s volume.Spec) (volume.Spec, error) { return s, nil })
+	return l.create(ctx, s, l.fromSource)
 }
 
 // create is Create for each kind. complete gives the spec what it needs and only the volume's surroundings know; it is asked
@@ -62,6 +62,9 @@ func (l *Lifecycle) create(ctx context.Context, s volume.Spec, complete func(con
 		return volume.LV{}, errors.Join(err, l.Journal.Forget(ctx, id))
 	}
 	lv, err = l.LVM.Create(ctx, s)
+	if err == nil && s.Copying {
+		lv, err = l.restore(ctx, s, lv)
+	}
 	if err != nil {
 		return volume.LV{}, l.afterFailedCreate(ctx, rec, err)
 	}
@@ -83,8 +86,8 @@ func handOut(lv volume.LV, err error) error {
 func (l *Lifecycle) find(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	r := s.Ref
 	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
-	if err == nil && s.Kind == volume.Snapshot && lv.Tags.Kind == volume.Snapshot && lv.Tags.State == "" && lv.Whole() != nil {
-		if err := l.LVM.Remove(ctx, lv.Ref, volume.Snapshot); err != nil {
+	if err == nil && lv.Tags.Kind == s.Kind && cutOff(lv) {
+		if err := l.remove(ctx, lv.Ref, s.Kind); err != nil {
 			return lv, fmt.Errorf("%w: %v; it could not be removed: %v", volume.ErrPending, lv.Whole(), err) //nolint:errorlint // its class is not the answer
 		}
 		lv, err = l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
@@ -93,6 +96,11 @@ func (l *Lifecycle) find(ctx context.Context, s volume.Spec) (volume.LV, error) 
 		return lv, err
 	}
 	return l.LVM.Lookup(ctx, r)
+}
+
+// cutOff reports whether a logical volume that no call is at and no record tells of was surely given to nobody.
+func cutOff(lv volume.LV) bool {
+	return lv.Tags.State == volume.Copying || lv.Tags.Kind == volume.Snapshot && lv.Tags.State == "" && lv.Whole() != nil
 }
 
 func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
@@ -108,6 +116,8 @@ func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {
 // afterFailedCreate removes what a failed lvcreate left. Where that fails too the answer is not final: the CO keeps
 // asking, and so keeps the volume in mind.
 func (l *Lifecycle) afterFailedCreate(ctx context.Context, rec journal.Record, cause error) error {
+	ctx, cancel := l.anew(ctx)
+	defer cancel()
 	if err := l.undoCreate(ctx, rec); err != nil {
 		l.schedule(rec.VolumeID, err, onlyBusy(err))
 		return fmt.Errorf("%w: %v; what it left could not be removed: %v; %s", volume.ErrPending, cause, err, l.outlook(rec.VolumeID)) //nolint:errorlint // their classes are not the answer
@@ -118,7 +128,7 @@ func (l *Lifecycle) afterFailedCreate(ctx context.Context, rec journal.Record, c
 // undoCreate removes the logical volume of a record with intent Create, if there is one and it is ours, and forgets the
 // record. A logical volume of that name that is not ours was there before, and stays.
 func (l *Lifecycle) undoCreate(ctx context.Context, rec journal.Record) error {
-	err := l.LVM.Remove(ctx, rec.Ref(), rec.Kind)
+	err := l.remove(ctx, rec.Ref(), rec.Kind)
 	if err != nil && !errors.Is(err, volume.ErrPrecondition) {
 		return fmt.Errorf("remove logical volume %s: %w", rec.Ref(), err)
 	}
@@ -127,6 +137,14 @@ func (l *Lifecycle) undoCreate(ctx context.Context, rec journal.Record) error {
 	}
 	l.finished(rec.VolumeID)
 	return nil
+}
+
+// remove removes a logical volume, and before it what is left of a copy onto it.
+func (l *Lifecycle) remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
+	if err := l.unrestore(ctx, r); err != nil {
+		return err
+	}
+	return l.LVM.Remove(ctx, r, k)
 }
 
 // Delete removes the logical volume of a persistent volume. nil where it is gone already and the volume group was read
@@ -148,7 +166,7 @@ func (l *Lifecycle) delete(ctx context.Context, r volume.Ref, k volume.Kind) err
 	if err := l.unused(ctx, r); err != nil {
 		return err
 	}
-	err = l.LVM.Remove(ctx, r, k)
+	err = l.remove(ctx, r, k)
 	if errors.Is(err, volume.ErrBusy) {
 		return fmt.Errorf("%w: remove logical volume %s: %v; unpublish it, or end what uses it", volume.ErrPrecondition, r, err) //nolint:errorlint // busy is no pending work here
 	}

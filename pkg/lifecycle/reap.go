@@ -64,7 +64,7 @@ type candidate struct {
 	twice bool      // another logical volume, in another group, is of this volume too
 }
 
-// reap looks for orphans until stop is closed: at once, and then every now and then. The looks are so close that a grace time is not
+// reap looks for orphans, and for what copies left, until stop is closed: at once, and then every now and then. The looks are so close that a grace time is not
 // exceeded by much, and so rare that a driver with nothing to do does next to nothing.
 func (l *Lifecycle) reap(stop <-chan struct{}) {
 	every := time.NewTicker(min(max(l.Timing.OrphanGrace/5, 10*time.Millisecond), time.Minute))
@@ -72,6 +72,7 @@ func (l *Lifecycle) reap(stop <-chan struct{}) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), effectBound)
 		l.safely("reap", func() { l.look(ctx) })
+		l.safely("lost copies", func() { l.lostCopies(ctx) })
 		cancel()
 		select {
 		case <-stop:

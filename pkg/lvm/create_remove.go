@@ -55,7 +55,7 @@ func (l *LVM) create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 		}
 		return volume.LV{}, l.creating(s, err)
 	}
-	if s.Kind != volume.Snapshot && s.Origin.LV != "" && size > s.Origin.SizeBytes { // lvcreate -s takes no size of a thin volume
+	if s.Origin.LV != "" && s.Layout.Type == volume.Thin && size > s.Origin.SizeBytes { // lvcreate -s takes no size of a thin volume
 		if _, err := l.commands.write(ctx, "lvextend", "-y", "-L", strconv.FormatInt(size, 10)+"b", s.Ref.String()); err != nil {
 			return volume.LV{}, l.creating(s, err)
 		}
@@ -153,8 +153,11 @@ func (l *LVM) admit(g *group, s volume.Spec) (int64, error) {
 	if lv, ok := g.lvs[s.LV]; ok {
 		return 0, fmt.Errorf("%w: logical volume %s is there, with %d bytes", volume.ErrExists, s.Ref, lv.SizeBytes)
 	}
-	if g.MissingPVs != 0 {
-		return size, nil // LVM changes no partial group, and says so best itself
+	switch {
+	case g.MissingPVs != 0: // LVM changes no partial group, and says so best itself
+		return size, nil
+	case s.TakesNothing():
+		return size, nil
 	}
 	return size, l.admitSize(g, s.Layout, size)
 }

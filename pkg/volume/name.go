@@ -30,7 +30,7 @@ var (
 		"_tdata", "_tmeta", "_vdata", "_imeta", "_iorig", "_pmspare", "_vorigin",
 	}
 	lvmName    = regexp.MustCompile(`^[a-zA-Z0-9+_.][a-zA-Z0-9+_.-]*$`)
-	hashedName = regexp.MustCompile(`^[vis]-[0-9a-f]{32}$`)
+	hashedName = regexp.MustCompile(`^[vist]-[0-9a-f]{32}$`)
 	nodeName   = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?$`)
 )
 
@@ -86,6 +86,8 @@ func (k Kind) letter() string {
 		return "i"
 	case Snapshot:
 		return "s"
+	case Temporary:
+		return "t"
 	default:
 		return "v"
 	}

@@ -18,6 +18,7 @@ type Tags struct {
 	Mkfs   string // the options of mkfs, separated by blanks
 	PodUID string // inline: the pod
 	State  string // why the LV is not yet whole; empty: it is whole
+	From   string // what its content was made of, as Source.String writes it; that may be gone
 
 	// Of snapshots.
 	Origin      string // what it was made of, "VG/LV"; stays when that is gone
@@ -41,7 +42,7 @@ func KindTag(k Kind) string { return tagPrefix + "kind=" + string(k) }
 func (t Tags) Strings() []string {
 	out := []string{OwnerTag(t.Owner), KindTag(t.Kind)}
 	for _, f := range []struct{ key, value string }{
-		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State},
+		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State}, {"from", t.From},
 		{"origin", t.Origin}, {"created", decimal(t.Created)}, {"bytes", decimal(t.Bytes)}, {"cow", t.CopyOnWrite},
 	} {
 		if f.value != "" {
@@ -111,6 +112,8 @@ func ParseTags(tags []string) Tags {
 			t.PodUID = value
 		case "state":
 			t.State = value
+		case "from":
+			t.From = value
 		case "origin":
 			t.Origin = value
 		case "created":
@@ -242,6 +245,8 @@ func (s Spec) Matches(lv LV) error {
 		return s.matchesSnapshot(lv, differs)
 	case lv.Tags.Spec != s.canonical():
 		return differs("layout and file system", lv.Tags.Spec, s.canonical())
+	case lv.Tags.From != s.Source.String():
+		return differs("content", strconv.Quote(lv.Tags.From), strconv.Quote(s.Source.String()))
 	case lv.Tags.Mkfs != mkfs:
 		return differs("mkfs options", strconv.Quote(lv.Tags.Mkfs), strconv.Quote(mkfs))
 	case lv.SizeBytes < s.RequiredBytes:

@@ -17,6 +17,7 @@ const (
 	Persistent Kind = "persistent" // made by CreateVolume, removed by DeleteVolume
 	Inline     Kind = "inline"     // made by NodePublishVolume of an ephemeral volume, removed by its NodeUnpublishVolume
 	Snapshot   Kind = "snapshot"   // made by CreateSnapshot
+	Temporary  Kind = "temporary"  // made to copy a volume from, and removed when that is done
 )
 
 // Ref names one logical volume on this node.
@@ -88,6 +89,9 @@ type Spec struct {
 	Created     time.Time   // snapshots: when
 	CopyOnWrite CopyOnWrite // thick snapshots: the size of the store
 
+	Source  Source // what its content is to be; zero: nothing
+	Copying bool   // the content of the source is to be copied onto it: until then its state is Copying
+
 	RequiredBytes int64 // at least this many bytes; 0: DefaultBytes
 	LimitBytes    int64 // at most this many bytes; 0: no limit
 }
@@ -98,6 +102,10 @@ func (s Spec) Tags(owner string) Tags {
 	if s.Kind == Snapshot { // what it holds is what its origin holds
 		t.Spec, t.Mkfs = s.Origin.Tags.Spec, s.Origin.Tags.Mkfs
 		t.Origin, t.Bytes, t.Created, t.CopyOnWrite = s.Origin.Ref.String(), s.Origin.SizeBytes, s.Created.UnixNano(), s.CopyOnWrite.String()
+	}
+	t.From = s.Source.String()
+	if s.Copying {
+		t.State = Copying
 	}
 	if s.Name != s.LV {
 		t.Name = s.Name
