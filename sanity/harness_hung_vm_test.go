@@ -21,11 +21,7 @@ func (h *realHarness) SuspendLV(t *testing.T, r volume.Ref) {
 	t.Helper()
 	name := volume.DMName(r)
 	sh(t, "dmsetup", "suspend", "--noflush", "--nolockfs", name)
-	t.Cleanup(func() { // whatever becomes of the test: nothing may hang on it afterwards
-		if h.suspended(t, name) {
-			sh(t, "dmsetup", "resume", name)
-		}
-	})
+	t.Cleanup(func() { h.resume(t, name) }) // whatever becomes of the test: nothing may hang on it afterwards
 }
 
 func (h *realHarness) IsSuspended(t *testing.T, r volume.Ref) bool {

@@ -40,10 +40,14 @@ func TestDriverOverRealMachine(t *testing.T) {
 }
 
 // TestSweepOverRealMachine takes every 40th point of inline volumes and of deletes only, since each takes seconds here; with
-// TEST_SWEEP=full ("make sweep") every one of all calls. Over the fake they are taken always.
+// TEST_SWEEP=full ("make sweep") every one of all calls, with TEST_SWEEP=N every N-th of all. Over the fake they are taken always.
 func TestSweepOverRealMachine(t *testing.T) {
+	stride, err := strconv.Atoi(os.Getenv("TEST_SWEEP"))
 	if os.Getenv("TEST_SWEEP") == "full" {
-		contract.Sweep(t, newRealHarness, 1, func(string, string) bool { return true })
+		stride, err = 1, nil
+	}
+	if err == nil {
+		contract.Sweep(t, newRealHarness, stride, func(string, string) bool { return true })
 		return
 	}
 	contract.Sweep(t, newRealHarness, 40, func(rpc, scenario string) bool { return scenario == "inline" || rpc == "DeleteVolume" })
@@ -66,6 +70,10 @@ type realHarness struct {
 
 	orphans orphans
 	attr    *syscall.SysProcAttr // of the driver's process
+	holders []func()             // ends them
+
+	seen    string            // what LVM would find, at the last lvs
+	answers map[string]string // of lvs, by its arguments, for as long as that is the same
 }
 
 // pv is a device-mapper device over a part of a disk, so that its metadata can be made unreadable.
@@ -131,8 +139,61 @@ func sh(t testing.TB, argv ...string) string {
 
 func lvm(t *testing.T, verb string, args ...string) string {
 	t.Helper()
-	const tuned = "backup{backup=0 archive=0} activation{udev_sync=0 udev_rules=0 verify_udev_operations=0 monitoring=0} devices{scan_lvs=0}"
 	return sh(t, append([]string{"lvm", verb, "--config", tuned}, args...)...)
+}
+
+// tuned keeps the tests' own commands from what is not there: udev, dmeventd, /etc/lvm.
+const tuned = "backup{backup=0 archive=0} activation{udev_sync=0 udev_rules=0 verify_udev_operations=0 monitoring=0} devices{scan_lvs=0}"
+
+// lvs is what "lvm lvs" prints. It is asked again only where something has changed that it would find: a program of LVM's takes
+// half a second here, and tests wait for the end of something by asking again and again.
+func (h *realHarness) lvs(t *testing.T, args ...string) string {
+	t.Helper()
+	if now, ok := h.whatLVMFinds(); !ok || now != h.seen {
+		h.seen, h.answers = now, map[string]string{}
+	}
+	key := strings.Join(args, " ")
+	if _, ok := h.answers[key]; !ok {
+		h.answers[key] = lvm(t, "lvs", args...)
+	}
+	return h.answers[key]
+}
+
+// whatLVMFinds are the headers of the metadata areas, which LVM rewrites with each change, and the names of the devices that are
+// active; ok is false where that cannot be read.
+func (h *realHarness) whatLVMFinds() (all string, ok bool) {
+	const header = 4096 // of the area: where pvcreate(8) puts it, a block behind the label
+
+	block, err := unix.Mmap(-1, 0, header, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON) // aligned, for O_DIRECT
+	if err != nil {
+		return "", false
+	}
+	defer func() { _ = unix.Munmap(block) }()
+	var out strings.Builder
+	for _, p := range h.pvs {
+		f, err := os.OpenFile("/dev/mapper/"+p.name, os.O_RDONLY|unix.O_DIRECT, 0)
+		if err != nil {
+			return "", false
+		}
+		_, err = f.ReadAt(block, header)
+		_ = f.Close()
+		if err != nil {
+			return "", false
+		}
+		out.Write(block[:512])
+	}
+	return out.String() + strings.Join(dmNames(), " "), true
+}
+
+// dmNames are the device-mapper devices that there are.
+func dmNames() (names []string) {
+	files, _ := filepath.Glob("/sys/block/dm-*/dm/name")
+	for _, f := range files {
+		if text, err := os.ReadFile(f); err == nil { // else it has just gone
+			names = append(names, strings.TrimSpace(string(text)))
+		}
+	}
+	return names
 }
 
 func (h *realHarness) makeGroup(t *testing.T) {
@@ -177,28 +238,82 @@ func (h *realHarness) cleanUp(t *testing.T) {
 	}
 	if t.Failed() {
 		text, _ := os.ReadFile(h.log.Name())
-		t.Logf("log of the driver:\n%s", text)
+		const enough = 16 << 10
+		t.Logf("end of the log of the driver:\n%s", text[max(0, len(text)-enough):])
 	}
 	_ = h.log.Close()
-	h.unmountAll(t)
-	lvm(t, "vgremove", "-f", "-y", realVG)
-	must(t, os.RemoveAll("/dev/"+realVG)) // a killed LVM command leaves links there, and vgcreate refuses the name
-	for _, p := range h.pvs {
-		sh(t, "dmsetup", "remove", "--retry", p.name)
+	h.endLVM(t)
+	if err := h.unmountAll(); err != nil {
+		t.Errorf("left mounted: %v", err)
 	}
+	h.removeGroup(t)
 	must(t, os.RemoveAll(h.dir))
 }
 
-// unmountAll takes all mounts below kubelet's folder away, the last one first.
-func (h *realHarness) unmountAll(t *testing.T) {
+// endLVM waits for the LVM commands of a driver that is dead: they go on by themselves, and would make what is removed here.
+func (h *realHarness) endLVM(t *testing.T) {
 	t.Helper()
-	all, err := h.host().List(context.Background())
-	must(t, err)
-	for _, m := range slices.Backward(all) {
-		if strings.HasPrefix(m.Target, h.dir+"/") {
-			must(t, unix.Unmount(m.Target, unix.UMOUNT_NOFOLLOW))
+	for end := time.Now().Add(bound); h.LVMProcesses(t) != 0; <-time.Tick(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("an LVM command does not end:\n%s", sh(t, "ps", "-e", "-o", "pid,stat,wchan,args"))
+			return
 		}
 	}
+}
+
+// removeGroup takes the volume group away, from whatever state the test has left it in: the next test makes one on the same disks.
+func (h *realHarness) removeGroup(t *testing.T) {
+	t.Helper()
+	for _, name := range dmNames() {
+		h.resume(t, name)
+	}
+	if out, err := try("lvm", "vgremove", "--config", tuned, "-f", "-y", realVG); err != nil {
+		t.Errorf("vgremove: %v: %s", err, out)
+		for range 5 { // a device goes after those that lie on it
+			for _, name := range dmNames() {
+				if strings.HasPrefix(name, strings.ReplaceAll(realVG, "-", "--")+"-") {
+					_, _ = try("dmsetup", "remove", "--force", name)
+				}
+			}
+		}
+	}
+	must(t, os.RemoveAll("/dev/"+realVG)) // a killed LVM command leaves links there, and vgcreate refuses the name
+	for _, p := range h.pvs {
+		if out, err := try("dmsetup", "remove", "--retry", p.name); err != nil {
+			t.Errorf("dmsetup remove %s: %v: %s", p.name, err, out)
+		}
+	}
+}
+
+// resume resumes a device, if it is suspended.
+func (h *realHarness) resume(t *testing.T, name string) {
+	t.Helper()
+	if h.suspended(t, name) {
+		sh(t, "dmsetup", "resume", name)
+	}
+}
+
+// try runs a program that may fail, and not for long.
+func try(argv ...string) (out []byte, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "DM_DISABLE_UDEV=1", "LVM_SUPPRESS_FD_WARNINGS=1")
+	return cmd.CombinedOutput()
+}
+
+// unmountAll takes all mounts below kubelet's folder away, the last one first.
+func (h *realHarness) unmountAll() error {
+	all, err := h.host().List(context.Background())
+	for _, m := range slices.Backward(all) {
+		if strings.HasPrefix(m.Target, h.dir+"/") {
+			if e := unix.Unmount(m.Target, unix.UMOUNT_NOFOLLOW); e != nil {
+				_ = unix.Unmount(m.Target, unix.MNT_DETACH) //nolint:forbidigo // the test has failed; the next one needs the disks
+				err = errors.Join(err, fmt.Errorf("%s: %w", m.Target, e))
+			}
+		}
+	}
+	return err
 }
 
 // host is the mount table as it is, without a driver.
@@ -384,8 +499,8 @@ func (h *realHarness) World(t *testing.T) string {
 			}
 		}
 	}
-	add("lv", created.ReplaceAllString(lvm(t, "lvs", "-a", "--noheadings", "-o", "lv_full_name,lv_size,segtype,lv_tags,lv_active", realVG), ""))
-	for line := range strings.Lines(sh(t, "dmsetup", "info", "-c", "--noheadings", "--separator", " ", "--sort", "name", "-o", "name,open,suspended")) {
+	add("lv", created.ReplaceAllString(h.lvs(t, "-a", "--noheadings", "-o", "lv_full_name,lv_size,segtype,lv_tags,lv_active", realVG), ""))
+	for line := range strings.Lines(h.devices(t)) {
 		switch name, _, _ := strings.Cut(line, " "); {
 		case strings.HasSuffix(name, "-tpool"): // LVM leaves it when the last thin volume has gone
 		case strings.HasPrefix(name, "csitest"): // a physical volume: whoever looks at it has it open for a moment
@@ -394,7 +509,11 @@ func (h *realHarness) World(t *testing.T) string {
 			add("device", line)
 		}
 	}
-	add("loop", sh(t, "losetup", "-n", "-O", "BACK-FILE"))
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		text, _ := os.ReadFile(l)
+		add("loop", string(text))
+	}
 	all, err := h.host().List(t.Context())
 	must(t, err)
 	for _, m := range all {
@@ -409,6 +528,20 @@ func (h *realHarness) World(t *testing.T) string {
 	records, err := journalWorld(h.Journal())
 	must(t, err)
 	return out.String() + records
+}
+
+// devices lists all device-mapper devices. dmsetup fails where one goes between its list and its look at it.
+func (h *realHarness) devices(t *testing.T) string {
+	t.Helper()
+	for end := time.Now().Add(bound); ; {
+		out, err := try("dmsetup", "info", "-c", "--noheadings", "--separator", " ", "--sort", "name", "-o", "name,open,suspended")
+		if err == nil {
+			return string(out)
+		}
+		if !strings.Contains(string(out), "Device does not exist") || time.Now().After(end) {
+			t.Fatalf("dmsetup info: %v\n%s", err, out)
+		}
+	}
 }
 
 func (h *realHarness) Mounts(t *testing.T, path string) []volume.Mount {
@@ -440,7 +573,10 @@ func (h *realHarness) Reboot(t *testing.T, active bool) {
 	if h.Running() {
 		h.Kill(t)
 	}
-	h.unmountAll(t)
+	for _, release := range h.holders {
+		release()
+	}
+	must(t, h.unmountAll())
 	lvm(t, "vgchange", "-an", realVG)
 	if active {
 		lvm(t, "vgchange", "-ay", realVG)
@@ -477,7 +613,7 @@ func (h *realHarness) Lstat(t *testing.T, path string) contract.File {
 
 func (h *realHarness) LV(t *testing.T, r volume.Ref) (f contract.LVMFacts, ok bool) {
 	t.Helper()
-	out := lvm(t, "lvs", "--noheadings", "--units", "b", "--nosuffix", "--separator", "|",
+	out := h.lvs(t, "--noheadings", "--units", "b", "--nosuffix", "--separator", "|",
 		"-o", "lv_uuid,lv_size,segtype,stripes,lv_tags", "-S", "lv_name="+r.LV, r.VG)
 	fields := strings.Split(strings.TrimSpace(out), "|")
 	if len(fields) != 5 {
@@ -521,8 +657,17 @@ func (h *realHarness) HoldLV(t *testing.T, r volume.Ref) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// Hold starts a process that holds the path, or holds it itself.
 func (h *realHarness) Hold(t *testing.T, how, path string) (pid int, release func()) {
+	t.Helper()
+	pid, release = h.hold(t, how, path)
+	release = sync.OnceFunc(release)
+	t.Cleanup(release)
+	h.holders = append(h.holders, release)
+	return pid, release
+}
+
+// hold starts a process that holds the path, or holds it itself.
+func (h *realHarness) hold(t *testing.T, how, path string) (pid int, release func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", "900")
 	switch how {
@@ -549,12 +694,10 @@ func (h *realHarness) Hold(t *testing.T, how, path string) (pid int, release fun
 			t.Fatalf("%s did not begin", cmd)
 		}
 	}
-	release = sync.OnceFunc(func() {
+	return cmd.Process.Pid, func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // its error is that it was killed
-	})
-	t.Cleanup(release)
-	return cmd.Process.Pid, release
+	}
 }
 
 // command is the name of the program that a process runs by now.

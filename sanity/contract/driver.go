@@ -86,10 +86,12 @@ func wantWorld(t *testing.T, h Harness, want, when string) {
 
 // until waits until the condition holds; false where it does not within the time that work may take.
 func until(holds func() bool) bool {
-	for end := time.Now().Add(settled); !holds(); <-time.Tick(2 * time.Millisecond) {
+	end := time.Now().Add(settled)
+	for wait := time.Millisecond; !holds(); wait = min(2*wait, 50*time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
+		<-time.After(wait)
 	}
 	return true
 }

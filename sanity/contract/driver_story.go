@@ -58,7 +58,7 @@ func orphanOfAKill(t *testing.T, h Harness) {
 	c, world := started(t, h)
 	e := c.inline("killed")
 	for turn, f := range []Fault{
-		{Each: "lvremove", Do: KillAfter}, {Each: "lvremove", Do: KillBefore}, {Each: "unmount", Do: KillBefore},
+		{Each: "lvremove", Do: KillAfter}, {Each: "lvremove", Do: KillBefore}, {Each: "unmount", Do: KillBefore}, {Each: "unmount", Do: KillAfter},
 	} {
 		for i, reset := range []string{"", ", and the machine is reset", ", and the machine is reset and activates nothing"} {
 			if Brief && i != turn {
@@ -128,7 +128,7 @@ func orphanNotRemoved(t *testing.T, h Harness) {
 	c.ok(c.repeat(e.unpublish))
 }
 
-// A call fails, and what it began cannot be taken back: not final, and carried on without any further call. case B13
+// A call fails, and what it began cannot be taken back: not final, and carried on without any further call. case B13, case B14
 func rollbackFails(t *testing.T, h Harness) {
 	c, _ := started(t, h)
 	v := c.create("rollback", 64<<20, mountCapability(""), nil)

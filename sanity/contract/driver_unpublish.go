@@ -130,7 +130,8 @@ func nothingToUnpublish(t *testing.T, h Harness) {
 
 // case B5, case B28; trap 7
 func goneAlready(t *testing.T, h Harness) {
-	c, _ := started(t, h)
+	c, world := started(t, h)
+	other := c.create("stays", 4<<20, blockCapability(), nil)
 	for name, spoil := range map[string]func(v pv, target string){
 		"unmounted":              func(_ pv, target string) { h.Unmount(t, target) },
 		"unmounted and removed":  func(_ pv, target string) { h.Unmount(t, target); h.Remove(t, target) },
@@ -163,6 +164,11 @@ func goneAlready(t *testing.T, h Harness) {
 			}
 		})
 	}
+	if !c.there(other.ref()) {
+		t.Error("another volume was removed")
+	}
+	c.ok(other.delete())
+	wantWorld(t, c, world, "after all that was gone already")
 }
 
 // case B5, case B19: the state folder was wiped; the facts are enough

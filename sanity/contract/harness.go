@@ -98,7 +98,7 @@ type Machine interface {
 	// Hold keeps the path busy until release is called; how is one of the Hold constants. With HoldNamespace the path does
 	// not matter, with HoldDevice it is the target of a block volume.
 	Hold(t *testing.T, how, path string) (pid int, release func())
-	// Reboot ends the driver, takes all mounts away, and leaves the logical volumes active or not.
+	// Reboot ends the driver and all holders, takes all mounts away, and leaves the logical volumes active or not.
 	Reboot(t *testing.T, active bool)
 
 	Mkdir(t *testing.T, path string)

@@ -102,7 +102,7 @@ func Sweep(t *testing.T, newHarness func(t *testing.T) Harness, stride int, want
 		}
 		t.Run(sc.rpc+"/"+strings.ReplaceAll(sc.name, " ", "-"), func(t *testing.T) {
 			s := &sweeper{scenario: sc}
-			s.sweep(t, newHarness(t), stride)
+			s.sweep(t, newHarness, stride)
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", sc.rpc, sc.name,
 				s.row.points, s.row.retried, s.row.undone, s.row.alone, s.row.kept, s.row.bad)
 		})
@@ -112,12 +112,49 @@ func Sweep(t *testing.T, newHarness func(t *testing.T) Harness, stride int, want
 		"kept: a volume that was made, and whose answer the CO may have got\n%s", &table)
 }
 
-func (s *sweeper) sweep(t *testing.T, h Harness, stride int) {
-	h.Orphans("remove", Grace)
-	s.c, _ = started(t, h)
-	s.c.kubelet() // a folder of pods that is empty proves nothing
-	s.clean = s.c.World(t)
-	seen := s.learn()
+// tooBad is the number of bad points at which a scenario is given up.
+const tooBad = 5
+
+// sweep takes the points of a scenario. After a bad one the machine is not what it was, and the rest goes on on a new one.
+func (s *sweeper) sweep(t *testing.T, newHarness func(t *testing.T) Harness, stride int) {
+	for done := 0; done >= 0 && s.row.bad < tooBad; {
+		from := done
+		t.Run(fmt.Sprintf("from-%d", from), func(t *testing.T) {
+			done = -1 // where it cannot even begin there is nothing to go on with
+			h := newHarness(t)
+			h.Orphans("remove", Grace)
+			s.c, _ = started(t, h)
+			s.c.kubelet() // a folder of pods that is empty proves nothing
+			s.clean = s.c.World(t)
+			points := s.points(s.learn(), stride)
+			for i, p := range points {
+				if i < from {
+					continue
+				}
+				if i%10 == 0 {
+					t.Logf("point %d of %d", i, len(points))
+				}
+				done = i + 1
+				s.row.points++
+				s.row.bad++ // until it has ended well
+				if err := s.point(p); err != nil {
+					t.Fatalf("%s %s %s, %s: %v", p.fault.Do, p.verb(), p.at.Detail, p.how, err)
+				}
+				s.row.bad--
+			}
+			done = -1
+		})
+	}
+}
+
+// point is one fault at one effect, and what the CO does then.
+type point struct {
+	fault Fault
+	at    effect.Effect
+	how   follow
+}
+
+func (s *sweeper) points(seen []effect.Effect, stride int) (out []point) {
 	i := 0
 	for _, kind := range sweepKinds {
 		for n := range seen {
@@ -125,30 +162,25 @@ func (s *sweeper) sweep(t *testing.T, h Harness, stride int) {
 				continue // one disk stands for all
 			}
 			for how := range follows {
-				if i++; i%stride != 0 {
-					continue
-				}
-				f := kind
-				f.N = n + 1
-				s.row.points++
-				if err := s.point(f, seen[n], how); err != nil {
-					s.row.bad++
-					t.Errorf("%s %s %s, %s: %v", f.Do, s.verb(f, seen[n]), seen[n].Detail, how, err)
-					return // the machine is not what it was
+				if i++; i%stride == 0 {
+					f := kind
+					f.N = n + 1
+					out = append(out, point{f, seen[n], how})
 				}
 			}
 		}
 	}
+	return out
 }
 
 // flush reports whether the effect is the flush of a disk of LVM's.
 func flush(e effect.Effect) bool { return e.Op == "fsync" && strings.HasPrefix(e.Detail, "/dev/") }
 
-func (s *sweeper) verb(f Fault, e effect.Effect) string {
-	if f.Errno != 0 {
-		return fmt.Sprintf("(%v) %s", f.Errno, e.Op)
+func (p point) verb() string {
+	if p.fault.Errno != 0 {
+		return fmt.Sprintf("(%v) %s", p.fault.Errno, p.at.Op)
 	}
-	return e.Op
+	return p.at.Op
 }
 
 func (f follow) String() string { return [...]string{"repeated", "taken back", "left alone"}[f] }
@@ -193,13 +225,13 @@ func EffectName(e effect.Effect) string {
 }
 
 // point puts one fault, and sees how it ends.
-func (s *sweeper) point(f Fault, seen effect.Effect, how follow) error {
+func (s *sweeper) point(p point) error {
 	c := s.c
 	a := s.begin(c)
-	c.Arm(c.t, f)
+	c.Arm(c.t, p.fault)
 	answer := c.repeatWhileLocked(a.call)
 	end := c.World(c.t)
-	if err := s.told(f, seen, answer, end); err != nil {
+	if err := s.told(p.fault, p.at, answer, end); err != nil {
 		return err
 	}
 	killed := !c.Running()
@@ -209,7 +241,7 @@ func (s *sweeper) point(f Fault, seen effect.Effect, how follow) error {
 		c.Arm(c.t, Fault{})
 	}
 	var err error
-	switch how {
+	switch p.how {
 	case retried:
 		s.row.retried++
 		if err = s.repeat(a.call); err == nil {
