@@ -29,7 +29,7 @@ import (
 const (
 	fakeVG, fakePool = "vg", "pool"
 	// bound is how long anything may take that a test waits for; nothing waits that long where all is well.
-	bound = 20 * time.Second
+	bound = time.Minute
 )
 
 // fakeHarness is a machine in memory with drivers in this process. Only the socket and the journal are on this file

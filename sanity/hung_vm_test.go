@@ -64,7 +64,7 @@ func (h *realHarness) unpublish(ctx context.Context, id, target string) error {
 // again calls until the answer is OK, as kubelet and the sidecars do, and gives the answers that were not.
 func again(t *testing.T, what string, call func() error) (answers []error) {
 	t.Helper()
-	for end := time.Now().Add(40 * time.Second); ; <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(bound); ; <-time.After(50 * time.Millisecond) {
 		err := call()
 		if err == nil {
 			return answers
@@ -79,7 +79,7 @@ func again(t *testing.T, what string, call func() error) (answers []error) {
 func (h *realHarness) wantWorld(t *testing.T, want, when string) {
 	t.Helper()
 	got := h.World(t)
-	for end := time.Now().Add(30 * time.Second); got != want; got = h.World(t) {
+	for end := time.Now().Add(bound); got != want; got = h.World(t) {
 		if time.Now().After(end) {
 			t.Fatalf("%s, the world is not what it was:\n%s\nnow:\n%s", when, want, got)
 		}

@@ -41,7 +41,7 @@ func some[T any](brief int, variants ...T) []T {
 var processTests = []driverTest{{"KilledDriverIsDead", driverKilled}}
 
 // settled is how long work may take that the driver does by itself.
-const settled = 30 * time.Second
+const settled = time.Minute
 
 // inline is a volume id as kubelet makes them.
 func inline(n string) string { return "csi-" + strings.Repeat(n, 64) }
