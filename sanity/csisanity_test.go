@@ -20,15 +20,21 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
 )
 
-func TestCSISanityOverFake(t *testing.T) { csiSanity(t, newFakeHarness) }
+func TestCSISanityOverFake(t *testing.T)         { csiSanity(t, newFakeHarness, false) }
+func TestCSISanityAttachedOverFake(t *testing.T) { csiSanity(t, newFakeHarness, true) }
 
-// csiSanity runs the suite that all CSI drivers share, over each access type and the two kinds of storage. Only what a
+// csiSanity runs the suite that all CSI drivers share, over each access type and the two kinds of storage, with or without
+// ControllerPublishVolume. Only what a
 // capability rules out may be skipped, and it leaves the machine as it was.
-func csiSanity(t *testing.T, newHarness func(*testing.T) contract.Harness) {
+func csiSanity(t *testing.T, newHarness func(*testing.T) contract.Harness, attach bool) {
 	for _, access := range []string{"mount", "block"} {
 		for _, layout := range []volume.Type{volume.Linear, volume.Thin} {
 			t.Run(access+"-"+string(layout), func(t *testing.T) {
-				inOwnProcess(t, func() { csiSanityOver(t, newHarness(t), access, layout) })
+				inOwnProcess(t, func() {
+					h := newHarness(t)
+					h.Attach(attach)
+					csiSanityOver(t, h, access, layout)
+				})
 			})
 		}
 	}
@@ -91,6 +97,7 @@ func sanityConfig(t *testing.T, h contract.Harness) csisanity.TestConfig {
 		}
 		return csisanity.PathIsOther, nil
 	}
+	config.TestNodeVolumeAttachLimit = true
 	config.TestVolumeSize, config.TestVolumeExpandSize = 64<<20, 128<<20
 	return config
 }

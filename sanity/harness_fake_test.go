@@ -47,6 +47,7 @@ type fakeHarness struct {
 	socket  string // of the last driver
 	current *inProcess
 	orphans orphans
+	attach  bool
 	// reconfigure changes what the next driver is configured with; nil: nothing.
 	reconfigure func(*driver.Config)
 }
@@ -102,6 +103,9 @@ func (h *fakeHarness) Start(t *testing.T) {
 	h.socket = filepath.Join(h.dir, fmt.Sprintf("csi%d.sock", h.starts))
 	cfg.Endpoint = h.socket
 	cfg.NodeName, cfg.VolumeGroups, cfg.StateDir = h.NodeName(), []string{fakeVG}, h.state
+	if cfg.Attach = h.attach; cfg.Attach {
+		cfg.MaxVolumes = maxAttached
+	}
 	if h.reconfigure != nil {
 		h.reconfigure(&cfg)
 	}
@@ -128,6 +132,9 @@ func (h *fakeHarness) Start(t *testing.T) {
 	waitReady(t, p.conn, p.ended)
 	p.arm(contract.Fault{})
 }
+
+// maxAttached is how many volumes a driver with --attach may have attached: few, so that a test can attach them all.
+const maxAttached = 8
 
 // stopBound is how long the drivers under test wait for calls that hang when they are stopped.
 const stopBound = 2 * time.Second
@@ -368,6 +375,8 @@ func (h *fakeHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
 }
 
 func (h *fakeHarness) Orphans(policy string, grace time.Duration) { h.orphans = orphans{policy, grace} }
+
+func (h *fakeHarness) Attach(on bool) { h.attach = on }
 
 func (h *fakeHarness) SuspendLV(_ *testing.T, r volume.Ref) {
 	h.m.EditLV(r, func(s *fake.State) { s.Suspended = true })

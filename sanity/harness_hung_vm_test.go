@@ -17,6 +17,8 @@ import (
 
 func (h *realHarness) Orphans(policy string, grace time.Duration) { h.orphans = orphans{policy, grace} }
 
+func (h *realHarness) Attach(on bool) { h.attach = on }
+
 func (h *realHarness) SuspendLV(t *testing.T, r volume.Ref) {
 	t.Helper()
 	name := volume.DMName(r)

@@ -69,6 +69,7 @@ type realHarness struct {
 	log  *os.File
 
 	orphans orphans
+	attach  bool
 	attr    *syscall.SysProcAttr // of the driver's process
 	holders []func()             // ends them
 
@@ -324,6 +325,9 @@ func (h *realHarness) config() driver.Config {
 	cfg.Endpoint, cfg.StateDir, cfg.KubeletDir = h.in("csi.sock"), h.in("state"), h.in("kubelet")
 	cfg.NodeName, cfg.VolumeGroups = h.NodeName(), []string{realVG}
 	cfg.OrphanPolicy, cfg.OrphanGrace = cmp.Or(h.orphans.policy, cfg.OrphanPolicy), max(cmp.Or(h.orphans.grace, cfg.OrphanGrace), time.Second)
+	if cfg.Attach = h.attach; cfg.Attach {
+		cfg.MaxVolumes = maxAttached
+	}
 	return cfg
 }
 

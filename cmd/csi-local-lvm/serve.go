@@ -60,6 +60,8 @@ func configFlags(flags *pflag.FlagSet, c *driver.Config) {
 	flags.Int64Var(&c.MaxVolumes, "max-volumes", c.MaxVolumes, "most volumes the scheduler may put on this node; 0 is no limit")
 	flags.StringVar(&c.CopyRate, "copy-rate", c.CopyRate,
 		"most bytes per second that all copies of volumes read together, such as 200Mi; 0 is no bound")
+	flags.BoolVar(&c.Attach, "attach", c.Attach,
+		"record with each volume to which node the CO publishes it (ControllerPublishVolume), and let no call use it without; needs attachRequired in the CSIDriver object and external-attacher")
 	flags.StringVar(&c.OrphanPolicy, "orphan-policy", c.OrphanPolicy,
 		"what becomes of inline volumes whose pod is surely gone and that nothing uses: remove, or report (in the log)")
 	flags.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace,

@@ -28,6 +28,10 @@ type Volumes interface {
 	// DeleteSnapshot removes a snapshot; nil where it is gone already and the group was read well. ErrPrecondition: it is
 	// open, or no snapshot; it is unaltered.
 	DeleteSnapshot(ctx context.Context, r volume.Ref) error
+	// Attach records that a persistent volume is published to a node. Detach takes that back, for one node or with "" for
+	// all; nil where it is not so.
+	Attach(ctx context.Context, r volume.Ref, a volume.Attachment) error
+	Detach(ctx context.Context, r volume.Ref, node string) error
 	// List gives all our logical volumes, of every kind.
 	List(ctx context.Context) ([]volume.LV, error)
 	// Lookup finds one of our logical volumes. ErrNotFound: the group was read well and it is not there.
@@ -42,6 +46,8 @@ type Config struct {
 	TopologyKey  string          // as request.TopologyKey gives it
 	VolumeGroups volume.Patterns // --volume-groups
 	Overcommit   float64         // thin: virtual size over real size of a pool
+	Attach       bool            // --attach: volumes are published to nodes
+	NodeName     string          // the node_id of this node
 }
 
 // Controller implements csi.ControllerServer. Calls whose capability it does not advertise are Unimplemented.

@@ -183,3 +183,11 @@ func make1(t *testing.T, c *Controller, v *volumes, change ...func(*csi.CreateVo
 	v.reset()
 	return res.GetVolume()
 }
+
+func (v *volumes) Attach(_ context.Context, r volume.Ref, a volume.Attachment) error {
+	return v.called("attach %s %s", r, a)
+}
+
+func (v *volumes) Detach(_ context.Context, r volume.Ref, node string) error {
+	return v.called("detach %s %s", r, node)
+}

@@ -28,7 +28,11 @@ func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 	var entries []*csi.ListVolumesResponse_Entry
 	for _, lv := range lvs {
 		if lv.Tags.Kind == volume.Persistent && c.id(lv) > after {
-			entries = append(entries, &csi.ListVolumesResponse_Entry{Volume: c.volume(lv)})
+			e := &csi.ListVolumesResponse_Entry{Volume: c.volume(lv)}
+			if c.cfg.Attach {
+				e.Status = &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: c.publishedNodes(lv)}
+			}
+			entries = append(entries, e)
 		}
 	}
 	return page(entries, most), nil
@@ -61,5 +65,5 @@ func (c *Controller) ControllerGetVolume(ctx context.Context, req *csi.Controlle
 	if err != nil {
 		return nil, err
 	}
-	return &csi.ControllerGetVolumeResponse{Volume: c.volume(lv), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{}}, nil
+	return &csi.ControllerGetVolumeResponse{Volume: c.volume(lv), Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: c.publishedNodes(lv)}}, nil
 }

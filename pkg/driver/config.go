@@ -23,6 +23,7 @@ type Config struct {
 	Services       []string // --services: ServiceController, ServiceNode
 	LVMExec        string   // --lvm-exec: ExecContainer or ExecHost
 	ThinOvercommit float64  // --thin-overcommit: virtual size over real size of a thin pool
+	Attach         bool     // --attach: ControllerPublishVolume and ControllerUnpublishVolume
 	MaxVolumes     int64    // --max-volumes: what NodeGetInfo reports; 0 is no limit
 	CopyRate       string   // --copy-rate: bytes per second that all copies read in all, as a quantity; "0" is no bound
 

@@ -104,6 +104,7 @@ func boundedStop(ctx context.Context, bound time.Duration) (context.Context, con
 
 func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock.Locks, state *stateFolder) *lifecycle.Lifecycle {
 	return lifecycle.New(lifecycle.Config{
+		RequireAttach: d.cfg.Attach, NodeName: d.cfg.NodeName, MaxAttached: d.cfg.MaxVolumes,
 		Owner: d.cfg.DriverName, Node: d.node,
 		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems, Copier: d.backend.Copier,
 		Journal: store, Locks: locks, Timing: d.timing(), Log: log.Info,
@@ -124,6 +125,7 @@ func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, loc
 	if d.cfg.serves(ServiceController) {
 		s.Controller = controller.New(controller.Config{
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,
+			Attach: d.cfg.Attach, NodeName: d.cfg.NodeName,
 		}, volumes{d.backend.LVM, life})
 	}
 	if d.cfg.serves(ServiceNode) {
@@ -153,6 +155,14 @@ func (v volumes) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, 
 
 func (v volumes) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
 	return v.life.DeleteSnapshot(ctx, r)
+}
+
+func (v volumes) Attach(ctx context.Context, r volume.Ref, a volume.Attachment) error {
+	return v.life.Attach(ctx, r, a)
+}
+
+func (v volumes) Detach(ctx context.Context, r volume.Ref, node string) error {
+	return v.life.Detach(ctx, r, node)
 }
 
 // facts is what the node service asks, gathered from who knows it.

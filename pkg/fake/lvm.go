@@ -294,8 +294,11 @@ func (c *LVM) Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remov
 	if err := volume.CheckRetag(add, remove); err != nil {
 		return err
 	}
+	if err := c.check(r); err != nil {
+		return err
+	}
 	if len(add)+len(remove) == 0 {
-		return c.check(r)
+		return c.durable(context.WithoutCancel(ctx), r.VG)
 	}
 	argv := []string{"lvchange", "--select", volume.OwnerTag(c.cfg.Owner) + " " + volume.KindTag(k)}
 	for _, tag := range remove {
@@ -309,9 +312,6 @@ func (c *LVM) Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remov
 
 // lvchange changes a logical volume of ours, and makes that durable.
 func (c *LVM) lvchange(ctx context.Context, r volume.Ref, k volume.Kind, argv []string, do func(*lv) error) error {
-	if err := c.check(r); err != nil {
-		return err
-	}
 	err := c.write(ctx, r, argv, func(g *group) error {
 		v := g.lvs[r.LV]
 		switch {

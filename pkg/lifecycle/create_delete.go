@@ -166,6 +166,9 @@ func (l *Lifecycle) delete(ctx context.Context, r volume.Ref, k volume.Kind) err
 	if err := l.unused(ctx, r); err != nil {
 		return err
 	}
+	if err := l.detached(ctx, r); err != nil {
+		return err
+	}
 	err = l.remove(ctx, r, k)
 	if errors.Is(err, volume.ErrBusy) {
 		return fmt.Errorf("%w: remove logical volume %s: %v; unpublish it, or end what uses it", volume.ErrPrecondition, r, err) //nolint:errorlint // busy is no pending work here

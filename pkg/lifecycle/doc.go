@@ -39,6 +39,10 @@ type Config struct {
 	// For Blocks. Scratch opens a place for a long list.
 	Thin    ThinMetadata
 	Scratch func(context.Context) (Scratch, error)
+	// RequireAttach: a volume is staged and published only while it is attached to NodeName, this node's node_id.
+	RequireAttach bool
+	NodeName      string
+	MaxAttached   int64 // at most so many are attached at a time; 0: no bound
 
 	// For the reaper (reap.go).
 	Inventory  Inventory

@@ -20,7 +20,7 @@ type LVM interface {
 	// Retag gives the logical volume the tags to add and takes those to remove away, if it carries our owner tag and the
 	// kind; these two stay as they are. volume.Tags.Changes makes the lists. One LVM command, none where both are empty. All
 	// changes at once: a kill leaves all or nothing of it. To have a tag already, or to lack one, is fine. It is durable when
-	// it returns nil. ErrNotFound: the group was read well and it is not there. ErrPrecondition: it is not ours, or is of
+	// it returns nil; with empty lists, so is what an earlier call changed that was killed before it had flushed. ErrNotFound: the group was read well and it is not there. ErrPrecondition: it is not ours, or is of
 	// another kind; nothing was changed.
 	Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string) error
 	// Activate makes the device of an inactive logical volume, also where LVM would skip it (-K).

@@ -50,7 +50,11 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 	if err := l.staged(q.Volume, d, table, staging); err != nil {
 		return err
 	}
-	readOnly := q.ReadOnly || q.Capability.ReadOnly()
+	attached, err := l.attachment(ctx, q.Volume.Ref)
+	if err != nil {
+		return err
+	}
+	readOnly := q.ReadOnly || q.Capability.ReadOnly() || attached.ReadOnly
 	if at := mountsAt(table, target); len(at) != 0 {
 		if err := publishedAlready(q.Volume.Ref, d, at[len(at)-1], q.Capability, readOnly); err != nil {
 			return err

@@ -40,6 +40,9 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 	if err := l.stageable(q, lv); err != nil {
 		return err
 	}
+	if _, err := l.attachedHere(lv); err != nil {
+		return err
+	}
 	d, err := l.activeDevice(ctx, lv.Ref)
 	if err != nil {
 		return err

@@ -20,13 +20,17 @@ func (l *LVM) Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remov
 	if err := volume.CheckRetag(add, remove); err != nil {
 		return err
 	}
-	if len(add)+len(remove) == 0 {
-		return l.check(r, idField, idField, false)
+	if err := l.check(r, idField, idField, false); err != nil {
+		return err
 	}
-	if err := l.change(ctx, r, ours(l.cfg.Owner, r, k), tagArgs(add, remove)...); err != nil {
-		if errors.Is(err, volume.ErrInvalid) {
-			return err
-		}
+	var err error
+	if len(add)+len(remove) != 0 {
+		err = l.change(ctx, r, ours(l.cfg.Owner, r, k), tagArgs(add, remove)...)
+	}
+	if err == nil {
+		err = l.durable(context.WithoutCancel(ctx), r.VG)
+	}
+	if err != nil {
 		return fmt.Errorf("changing the tags of logical volume %s: %w", r, err)
 	}
 	return nil
@@ -54,21 +58,14 @@ func ours(owner string, r volume.Ref, k volume.Kind) []string {
 	}
 }
 
-// change runs one lvchange with the arguments on the logical volume for which the conditions hold, and makes it durable.
+// change runs one lvchange with the arguments on the logical volume, when it is the turn of this change of the group.
 func (l *LVM) change(ctx context.Context, r volume.Ref, conditions []string, args ...string) error {
-	if err := l.check(r, idField, idField, false); err != nil {
-		return err
-	}
 	done, err := l.queue(ctx, r.VG)
 	if err != nil {
 		return err
 	}
-	err = l.lvchange(ctx, r, conditions, args)
-	done()
-	if err == nil {
-		err = l.durable(context.WithoutCancel(ctx), r.VG)
-	}
-	return err
+	defer done()
+	return l.lvchange(ctx, r, conditions, args)
 }
 
 // lvchange is content where the selection fits nothing, and says so by silence.

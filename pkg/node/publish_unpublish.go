@@ -50,8 +50,12 @@ func (s *Server) publish(ctx context.Context, req *csi.NodePublishVolumeRequest,
 	if _, err := volume.ParseContext(req.GetVolumeContext()); err != nil {
 		return err
 	}
+	attachedReadOnly, err := volume.ParsePublishContext(req.GetPublishContext())
+	if err != nil {
+		return err
+	}
 	return s.lifecycle.Publish(ctx, lifecycle.PublishRequest{
-		Volume: v, Staging: req.GetStagingTargetPath(), Target: req.GetTargetPath(), Capability: c, ReadOnly: req.GetReadonly(),
+		Volume: v, Staging: req.GetStagingTargetPath(), Target: req.GetTargetPath(), Capability: c, ReadOnly: req.GetReadonly() || attachedReadOnly,
 	})
 }
 

@@ -19,10 +19,14 @@ var policies = map[string]policy{
 	// the source, and removes no origin of a thick one.
 	csi.Controller_CreateSnapshot_FullMethodName: {writes: true, key: bySnapshotName},
 	csi.Controller_DeleteSnapshot_FullMethodName: {writes: true, key: bySnapshot},
-	csi.Node_NodeStageVolume_FullMethodName:      {writes: true, key: byVolume},
-	csi.Node_NodeUnstageVolume_FullMethodName:    {writes: true, key: byVolume},
-	csi.Node_NodePublishVolume_FullMethodName:    {writes: true, key: byVolume},
-	csi.Node_NodeUnpublishVolume_FullMethodName:  {writes: true, key: byVolume},
+	// Unimplemented without --attach.
+	csi.Controller_ControllerPublishVolume_FullMethodName:   {writes: true, key: byVolume},
+	csi.Controller_ControllerUnpublishVolume_FullMethodName: {writes: true, key: byVolume},
+
+	csi.Node_NodeStageVolume_FullMethodName:     {writes: true, key: byVolume},
+	csi.Node_NodeUnstageVolume_FullMethodName:   {writes: true, key: byVolume},
+	csi.Node_NodePublishVolume_FullMethodName:   {writes: true, key: byVolume},
+	csi.Node_NodeUnpublishVolume_FullMethodName: {writes: true, key: byVolume},
 
 	// Unlocked: these read the inventory at one moment. With a lock they would refuse to tell of a volume exactly
 	// while something happens to it, and the answer would be as old when it arrives.

@@ -20,6 +20,8 @@ type Tags struct {
 	State  string // why the LV is not yet whole; empty: it is whole
 	From   string // what its content was made of, as Source.String writes it; that may be gone
 
+	Attached string // the Attachment, as its String gives it; empty: none
+
 	// Of snapshots.
 	Origin      string // what it was made of, "VG/LV"; stays when that is gone
 	Created     int64  // when, in nanoseconds since 1970
@@ -43,6 +45,7 @@ func (t Tags) Strings() []string {
 	out := []string{OwnerTag(t.Owner), KindTag(t.Kind)}
 	for _, f := range []struct{ key, value string }{
 		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State}, {"from", t.From},
+		{"attached", t.Attached},
 		{"origin", t.Origin}, {"created", decimal(t.Created)}, {"bytes", decimal(t.Bytes)}, {"cow", t.CopyOnWrite},
 	} {
 		if f.value != "" {
@@ -110,6 +113,8 @@ func ParseTags(tags []string) Tags {
 			t.Mkfs = value
 		case "pod":
 			t.PodUID = value
+		case "attached":
+			t.Attached = value
 		case "state":
 			t.State = value
 		case "from":

@@ -518,6 +518,17 @@ func commands(t *testing.T, h Harness) {
 		_, err := h.Controller().ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 		return err
 	})
+	h.Stop(t)
+	h.Attach(true)
+	h.Start(t)
+	v := c.create("commands", 64<<20, mountCapability(""), nil)
+	count("ControllerPublishVolume", 1, v.attach)
+	count("ControllerPublishVolume again", 0, v.attach)
+	count("NodeStageVolume of an attached volume", 0, v.stage)
+	count("NodeUnstageVolume of an attached volume", 0, v.unstage)
+	count("ControllerUnpublishVolume", 1, func() error { return v.detach("") })
+	count("ControllerUnpublishVolume again", 0, func() error { return v.detach("") })
+	count("DeleteVolume of a detached volume", 1, v.delete)
 	count("Probe", 0, func() error { _, err := h.Identity().Probe(t.Context(), &csi.ProbeRequest{}); return err })
 	wantWorld(t, c, world, "after counting")
 }

@@ -35,6 +35,8 @@ type DriverProcess interface {
 	Running() bool
 	// Orphans sets how drivers that are started from now on treat orphans; otherwise they are removed after ten minutes.
 	Orphans(policy string, grace time.Duration)
+	// Attach sets whether drivers that are started from now on have --attach.
+	Attach(on bool)
 
 	// The clients of the running driver. A call that is cut off by a kill ends with Unavailable or Canceled.
 	Identity() csi.IdentityClient

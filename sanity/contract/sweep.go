@@ -74,7 +74,9 @@ type scenario struct {
 }
 
 func (s scenario) creates() bool { return strings.HasPrefix(s.rpc, "Create") }
-func (s scenario) deletes() bool { return strings.HasPrefix(s.rpc, "Delete") }
+func (s scenario) deletes() bool {
+	return strings.HasPrefix(s.rpc, "Delete") || s.rpc == "ControllerUnpublishVolume"
+}
 
 // sweeper sweeps one scenario.
 type sweeper struct {
@@ -123,6 +125,7 @@ func (s *sweeper) sweep(t *testing.T, newHarness func(t *testing.T) Harness, str
 			done = -1 // where it cannot even begin there is nothing to go on with
 			h := newHarness(t)
 			h.Orphans("remove", Grace)
+	h.Attach(s.rpc == "ControllerPublishVolume" || s.rpc == "ControllerUnpublishVolume")
 			s.c, _ = started(t, h)
 			s.c.kubelet() // a folder of pods that is empty proves nothing
 			s.clean = s.c.World(t)

@@ -37,6 +37,8 @@ var scenarios = []scenario{
 	{"NodeUnpublishVolume", "block", keep + " unmount remove " + forget, owesDone, unpublishing(blockCapability())},
 	{"NodeUnstageVolume", "mount", keep + " unmount " + forget, owesDone, unstaging(mountCapability(""))},
 	{"NodeUnstageVolume", "block", keep + " unmount remove " + forget, owesDone, unstaging(blockCapability())},
+	{"ControllerPublishVolume", "linear", "lvchange flush", owesNothing, attaching},
+	{"ControllerUnpublishVolume", "linear", "lvchange flush", owesNothing, detaching},
 	{"DeleteVolume", "linear", "lvremove flush", owesNothing, deleting("linear")},
 	{"DeleteVolume", "thin", "lvremove flush", owesNothing, deleting("thin")},
 	{"CreateSnapshot", "linear", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("linear")},
