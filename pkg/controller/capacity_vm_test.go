@@ -41,8 +41,10 @@ func (p plain) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, er
 func (p plain) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
 	return p.Remove(ctx, r, volume.Snapshot)
 }
-func (plain) Attach(context.Context, volume.Ref, volume.Attachment) error { return errors.ErrUnsupported }
-func (plain) Detach(context.Context, volume.Ref, string) error            { return errors.ErrUnsupported }
+func (plain) Attach(context.Context, volume.Ref, volume.Attachment) error {
+	return errors.ErrUnsupported
+}
+func (plain) Detach(context.Context, volume.Ref, string) error { return errors.ErrUnsupported }
 
 // disks is a volume group of loop devices, whose free extents can be set.
 type disks struct {
