@@ -89,7 +89,7 @@ func orphanHeldElsewhere(t *testing.T, h Harness) {
 	before := h.Commands(t)
 	e, release := c.held("elsewhere", HoldElsewhere)
 	c.mounted(e.target, 0)
-	for range 2 {
+	for range some(1, "the first driver", "the next one") {
 		c.code(c.repeatWhileLocked(e.unpublish), codes.Aborted, "remove logical volume", "left to do")
 		c.code(c.repeatWhileLocked(e.publish), codes.Aborted, "teardown", "left to do")
 		h.Kill(t)
