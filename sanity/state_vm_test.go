@@ -5,6 +5,7 @@ package sanity
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -22,7 +23,7 @@ import (
 func stateOnTmpfs(t *testing.T) realCo {
 	h := newRealHarness(t).(*realHarness)
 	must(t, os.MkdirAll(h.in("state"), 0o700))
-	must(t, unix.Mount("tmpfs", h.in("state"), "tmpfs", 0, "size=256k"))
+	must(t, unix.Mount("tmpfs", h.in("state"), "tmpfs", 0, "size=256k,nr_inodes=64"))
 	t.Cleanup(func() {
 		if h.Running() {
 			h.Kill(t)
@@ -69,8 +70,18 @@ func TestFullState(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the state folder is not full: %v", err)
 	}
+	must(t, c.delete(c.mustCreate("full", false))) // its record is a name
+	fillers := []string{filler}
+	for err := error(nil); err == nil; {
+		name := fmt.Sprintf("%s%d", filler, len(fillers))
+		if err = os.WriteFile(name, nil, 0o600); err == nil {
+			fillers = append(fillers, name)
+		}
+	}
 	c.onlyTeardowns(syscall.ENOSPC)
-	must(t, os.Remove(filler))
+	for _, name := range fillers {
+		must(t, os.Remove(name))
+	}
 	c.wholeLife()
 	c.wantNothing("after the state folder was full")
 }

@@ -278,11 +278,17 @@ func (c *Mounts) Holders(_ context.Context, d volume.Device, target string) ([]v
 	if err != nil {
 		return nil, err
 	}
-	var out []volume.Holder
+	var out, at []volume.Holder // at: by the mount at target
 	for _, o := range c.opens {
-		if o.device == v || o.mount.device(c.Machine) == v {
+		switch {
+		case o.mount != nil && o.mount.target == target && o.mount.device(c.Machine) == v:
+			at = append(at, o.holder)
+		case o.device == v || o.mount.device(c.Machine) == v:
 			out = append(out, o.holder)
 		}
+	}
+	if len(at) != 0 {
+		return at, nil
 	}
 	for _, ns := range c.namespaces {
 		for _, t := range ns.mounts {

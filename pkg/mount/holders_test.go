@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -127,19 +128,121 @@ func TestHoldersMountsAndDevices(t *testing.T) {
 		"dev/block/253:3/holders/md0":    "",
 		"class/block/loop3/loop/another": "",
 	})
+	for target, want := range map[string][]volume.Holder{
+		"/target": {{Command: "mount at /target/inside"}},
+		"": {
+			{Command: "mount at /target"},
+			{Command: "mount at /elsewhere"},
+			{PID: 31, Command: "process-31", Via: "mount in another namespace, at /target"},
+			{Command: "device dm-7 (guest-root)", Via: "lies on the device"},
+			{Command: "device md0", Via: "lies on the device"},
+		},
+	} {
+		found, err := h.Holders(t.Context(), d, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(found, want) {
+			t.Errorf("%q: got %+v\nwant %+v", target, found, want)
+		}
+	}
+}
+
+// Who uses the mount at the target is named, and nobody else is, wherever else the device is mounted and used.
+func TestHoldersAtTheTarget(t *testing.T) {
+	h, d, proc, file := holderBench(t)
+	mount := func(path string) int {
+		var st unix.Statx_t
+		if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID, &st); err != nil || st.Mask&unix.STATX_MNT_ID == 0 {
+			t.Fatalf("the mount of %s: %v", path, err)
+		}
+		return int(st.Mnt_id)
+	}
+	const atTarget = "/proc/version" // a file of another mount than the device's
+	row := func(id int, at string) string {
+		return fmt.Sprintf("%d 1 %d:%d / %s rw - ext4 x rw\n", id, d.Major, d.Minor, at)
+	}
+	rootRow := "999999999 1 4095:4095 / / rw - rootfs rootfs rw\n"
+	write(t, proc, map[string]string{"self/mountinfo": rootRow + row(mount(file), "/staging") + row(mount(atTarget), "/target")})
+	maps := func(addresses string) map[string]string {
+		return map[string]string{"maps": fmt.Sprintf("%s r-xp 00000000 %02x:%02x 12 /data/a\n", addresses, d.Major, d.Minor)}
+	}
+	links := func(more map[string]string) map[string]string {
+		all := map[string]string{"cwd": "", "root": "", "exe": "/no/such/program"}
+		for name, to := range more {
+			all[name] = to
+		}
+		return all
+	}
+	process(t, proc, 20, links(map[string]string{"fd/3": file}), nil)
+	process(t, proc, 21, links(map[string]string{"fd/3": atTarget}), nil)
+	process(t, proc, 22, links(map[string]string{"cwd": filepath.Dir(file), "fd/3": atTarget}), nil)
+	process(t, proc, 23, links(map[string]string{"fd/3": file, "map_files/40a000-0": atTarget}), maps("0040a000-00000000"))
+	process(t, proc, 24, links(map[string]string{"map_files/40a000-40b000": file}), maps("0040a000-0040b000"))
+	for _, tc := range []struct {
+		target string
+		want   []int
+	}{
+		{"/target", []int{21, 22, 23}},
+		{"/staging", []int{20, 22, 23, 24}},
+		{"", []int{20, 21, 22, 23, 24}},
+		{"/nowhere", []int{20, 21, 22, 23, 24}},
+	} {
+		found, err := h.Holders(t.Context(), d, tc.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, f := range found {
+			if f.PID != 0 {
+				got = append(got, f.PID)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, tc.want) {
+			t.Errorf("%q: processes %v, want %v (%+v)", tc.target, got, tc.want, found)
+		}
+	}
+
+	// With nobody at the target all others are named: who can be in the way is not known better.
+	for _, pid := range []int{21, 22, 23} {
+		if err := os.RemoveAll(filepath.Join(proc, strconv.Itoa(pid))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	found, err := h.Holders(t.Context(), d, "/target")
-	if err != nil {
+	if err != nil || len(found) != 3 || found[0].Command != "mount at /staging" || found[1].PID != 20 || found[2].PID != 24 {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
+
+// A propagated copy of the mount at the target, in another namespace, keeps it busy as well; a copy of the staging mount does not.
+func TestHoldersOfACopy(t *testing.T) {
+	h, d, proc, file := holderBench(t)
+	const copied = "/proc/version"
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, copied, 0, unix.STATX_MNT_ID, &st); err != nil {
 		t.Fatal(err)
 	}
-	want := []volume.Holder{
-		{Command: "mount at /elsewhere"},
-		{Command: "mount at /target/inside"},
-		{PID: 31, Command: "process-31", Via: "mount in another namespace, at /target"},
-		{Command: "device dm-7 (guest-root)", Via: "lies on the device"},
-		{Command: "device md0", Via: "lies on the device"},
+	row := func(id int, at, optional string) string {
+		return fmt.Sprintf("%d 1 %d:%d / %s rw %s - ext4 x rw\n", id, d.Major, d.Minor, at, optional)
 	}
-	if !reflect.DeepEqual(found, want) {
-		t.Errorf("got %+v\nwant %+v", found, want)
+	rootRow := "999999999 1 4095:4095 / / rw - rootfs rootfs rw\n"
+	for at, want := range map[string]int{"/host/pods/1/mount": 41, "/host/globalmount": 40} {
+		write(t, proc, map[string]string{"self/mountinfo": rootRow + row(999999990, "/globalmount", "shared:7") + row(999999991, "/pods/1/mount", "shared:7")})
+		for pid, to := range map[int]string{40: file, 41: copied} {
+			if err := os.RemoveAll(filepath.Join(proc, strconv.Itoa(pid))); err != nil {
+				t.Fatal(err)
+			}
+			process(t, proc, pid, map[string]string{"cwd": "", "root": "", "exe": "/no/such/program", "ns/mnt": "mnt:[2]", "fd/3": to},
+				map[string]string{"mountinfo": rootRow + row(int(st.Mnt_id), at, "master:7")})
+		}
+		found, err := h.Holders(t.Context(), d, "/pods/1/mount")
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		if only := len(found) == 1 && found[0].PID == 41; only != (want == 41) {
+			t.Errorf("a copy at %s: %+v", at, found)
+		}
 	}
 }
 

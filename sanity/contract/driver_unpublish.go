@@ -16,6 +16,7 @@ import (
 // What a volume in use answers, and that it is carried on.
 var unpublishTests = []driverTest{
 	{"BusyNamesTheHolder", busyNamesTheHolder},
+	{"BusyNamesTheTargetsOwn", busyNamesTheTargetsOwn},
 	{"BusyElsewhereKeepsTheLV", busyElsewhere},
 	{"StackAtTheTarget", stackAtTarget},
 	{"OverlappingUnpublish", overlappingUnpublish},
@@ -56,6 +57,47 @@ func busyNamesTheHolder(t *testing.T, h Harness) {
 		c.ok(e.unpublish()) // and again
 	}
 	wantWorld(t, c, world, "after all holders have ended")
+}
+
+// Of the users of a volume those are named who use the target that is to go, and not those of its staging path or of another
+// target. case B1, case B8
+func busyNamesTheTargetsOwn(t *testing.T, h Harness) {
+	c, world := started(t, h)
+	v := c.create("own", 64<<20, mountCapability(""), nil)
+	one, two := c.Target(t, "own-1"), c.Target(t, "own-2")
+	c.ok(v.stage())
+	c.ok(v.publish(one))
+	c.ok(v.publish(two))
+	c.ok(c.WriteFile(one+"/f", strings.Repeat("x", 8192)))
+	for _, how := range some(1, HoldFile, HoldCwd) {
+		var releases []func()
+		pids := map[string]int{}
+		for _, path := range []string{v.staging, one, two} {
+			if how == HoldFile {
+				path += "/f"
+			}
+			pid, release := h.Hold(t, how, path)
+			pids[strings.TrimSuffix(path, "/f")] = pid
+			releases = append(releases, release)
+		}
+		err := v.unpublish(one)
+		c.code(err, codes.Aborted, fmt.Sprintf("pid %d", pids[one]))
+		for path, pid := range pids {
+			if path != one && strings.Contains(err.Error(), fmt.Sprintf("pid %d ", pid)) {
+				t.Errorf("who holds %s is named for %s: %v", path, one, err)
+			}
+		}
+		for _, release := range releases {
+			release()
+		}
+		c.ok(v.repeat(func() error { return v.unpublish(one) }))
+		c.ok(v.publish(one))
+	}
+	for _, target := range []string{one, two} {
+		c.ok(v.repeat(func() error { return v.unpublish(target) }))
+	}
+	v.end()
+	wantWorld(t, c, world, "after all were unpublished")
 }
 
 // The mount lives on in another namespace: ours is gone, and the logical volume must stay until it is closed. case B6, case B8
