@@ -86,6 +86,7 @@ func mountOptions(fs volume.FS, c volume.Capability) volume.MountOptions {
 // A retry does neither, it will be back.
 func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []journal.Path, patient bool) error {
 	var errs []error
+	rec = l.follow(ctx, rec)
 	left := rec
 	for _, p := range paths {
 		if err := l.clear(ctx, rec, p, patient); err != nil {
@@ -107,6 +108,23 @@ func (l *Lifecycle) reclaim(ctx context.Context, rec journal.Record, paths []jou
 	}
 	l.forget(ctx, rec)
 	return nil
+}
+
+// follow gives the record with the group in which the logical volume of an inline volume is now: its group may have been
+// renamed (vgrename). Its name is made from the id, and so is its own alone. A persistent volume has its group in its id.
+func (l *Lifecycle) follow(ctx context.Context, rec journal.Record) journal.Record {
+	if rec.Kind != volume.Inline {
+		return rec
+	}
+	if _, active, err := l.device(ctx, rec.Ref()); active || err != nil && !errors.Is(err, volume.ErrInvalid) { // invalid: none of --volume-groups
+		return rec
+	}
+	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: rec.LV})
+	if err == nil && lv.Tags.Kind == volume.Inline && lv.VG != rec.VG && rec.LV == volume.LVName(volume.Inline, rec.VolumeID) {
+		l.Log("an inline volume is not in the group that is recorded", "volume", rec.VolumeID, "recorded", rec.VG, "found", lv.VG)
+		rec.VG = lv.VG
+	}
+	return rec
 }
 
 // forget forgets the record of what is done. Where the state folder does not let go of it, being read-only or failing, nobody
@@ -172,10 +190,15 @@ func (l *Lifecycle) clearOnce(ctx context.Context, rec journal.Record, p journal
 			break
 		}
 		d, active, err := l.device(ctx, rec.Ref())
-		if err != nil {
+		if err != nil && !errors.Is(err, volume.ErrInvalid) {
 			return step, err
 		}
-		if top := stack[len(stack)-1]; !active || !d.Same(top) {
+		top := stack[len(stack)-1]
+		switch {
+		case !active:
+			return step, fmt.Errorf("mounted there is %s of device %d:%d, and logical volume %s has no device; if its volume group was renamed, "+
+				"or taken out of --volume-groups, take that back (vgrename), else unmount it by hand if it is not needed", top.FS, top.Major, top.Minor, rec.Ref())
+		case !d.Same(top):
 			return step, fmt.Errorf("mounted there is %s of device %d:%d, not logical volume %s; unmount it by hand if it is not needed",
 				top.FS, top.Major, top.Minor, rec.Ref())
 		}

@@ -36,6 +36,9 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 	if target == staging || strings.HasPrefix(target, staging+"/") {
 		return volume.Invalid("target_path", q.Target, "lies in the staging path, that is within the volume itself; name another")
 	}
+	if err := l.rightKind(ctx, q.Volume); err != nil {
+		return err
+	}
 	d, active, err := l.device(ctx, q.Volume.Ref)
 	if err != nil {
 		return err
@@ -79,6 +82,24 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 		return l.showDevice(ctx, q.Volume, d, journal.Path{Path: target, Role: journal.Target}, superseded, volume.MountOptions{ReadOnly: readOnly})
 	}
 	return l.bindTarget(ctx, q, staging, target, superseded, options)
+}
+
+// rightKind is nil where the volume is of the kind that its id says: <node>/<vg>/csi-… would be an inline volume by the back door,
+// and its target is not that id's to take away. Only where the name is one of another kind LVM is asked: an adopted volume may
+// have any.
+func (l *Lifecycle) rightKind(ctx context.Context, v Volume) error {
+	if v.Kind != volume.Persistent || volume.KindByName(v.LV) == volume.Persistent {
+		return nil
+	}
+	lv, err := l.LVM.Lookup(ctx, v.Ref)
+	switch {
+	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition):
+		return nil // there is none of ours
+	case err == nil && lv.Tags.Kind != volume.Persistent:
+		return fmt.Errorf("%w: logical volume %s is of kind %s, and is not to be had by the volume id %s; its own id is %s",
+			volume.ErrPrecondition, v.Ref, lv.Tags.Kind, v.ID, lv.Name())
+	}
+	return err
 }
 
 // notActive tells an unknown volume from one that nobody staged.

@@ -125,3 +125,46 @@ func TestTheClockDecidesNothing(t *testing.T) {
 		}
 	}
 }
+
+// The volume group was renamed while work was pending: an inline volume is found by its name, which is its own alone; of a
+// persistent one the error says what to do.
+func TestRenamedGroup(t *testing.T) {
+	b := newLateBench(t, Timing{BusyWait: time.Millisecond, FirstRetry: time.Millisecond, FailedRetry: 2 * time.Millisecond})
+	b.add(volume.Inline, inlineRef)
+	made := volume.Ref{VG: "data", LV: "made"}
+	b.add(volume.Persistent, made)
+	for path, r := range map[string]volume.Ref{target: inlineRef, "/staged": made} {
+		d, err := b.LVM.Device(t.Context(), r)
+		if err == nil {
+			err = b.FS.Format(t.Context(), d, volume.Format{FS: volume.Ext4})
+		}
+		if err == nil {
+			_, err = b.Paths.Make(t.Context(), path, false)
+		}
+		if err == nil {
+			err = b.Mounts.Mount(t.Context(), d, path, volume.MountOptions{FS: volume.Ext4})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, rec := range []journal.Record{
+		{VolumeID: inlineID, Kind: volume.Inline, VG: "before", LV: inlineID, Intent: journal.Reclaim, Paths: []journal.Path{{Path: target, Role: journal.Target}}},
+		{VolumeID: "node-1/before/made", Kind: volume.Persistent, VG: "before", LV: "made", Intent: journal.Reclaim, Paths: []journal.Path{{Path: "/staged", Role: journal.Staging}}},
+	} {
+		if err := b.Journal.Put(t.Context(), rec); err != nil {
+			t.Fatal(err)
+		}
+		b.retry(rec.VolumeID)
+	}
+	if _, there := b.m.LV(inlineRef); there {
+		t.Error("the inline volume is left")
+	}
+	if _, pending, _ := b.Journal.Get(inlineID); pending {
+		t.Error("its record is left")
+	}
+	rec, _, _ := b.Journal.Get("node-1/before/made")
+	if err := b.reclaim(t.Context(), rec, rec.Paths, false); err == nil || !strings.Contains(err.Error(), "vgrename") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -198,11 +198,20 @@ func (l *Lifecycle) undo(ctx context.Context, b begun, cause error) error {
 }
 
 // supersede drops the path from a pending teardown, and tells whether there was one: a later decision of the CO wins. On an
-// error the teardown stands.
+// error the teardown stands. One that is done, but of which the state folder does not let go (see forget), may still name the
+// path on disk: it must be gone before, or the next start of the driver would do it again.
 func (l *Lifecycle) supersede(ctx context.Context, v Volume, path string) (was bool, err error) {
 	rec, ok, err := l.Journal.Get(v.ID)
-	if err != nil || !ok || !rec.Has(path) {
+	done := ok && rec.Intent == journal.Reclaim && len(rec.Paths) == 0
+	if err != nil || !ok || !rec.Has(path) && !done {
 		return false, err
+	}
+	if done {
+		if err := l.Journal.Erase(ctx, v.ID); err != nil {
+			return false, err
+		}
+		l.finished(v.ID)
+		return false, nil
 	}
 	if less := rec.Without(path); len(less.Paths) != 0 {
 		if err = l.Journal.Put(ctx, less); err != nil {
@@ -286,6 +295,9 @@ func (l *Lifecycle) claim(ctx context.Context, v Volume, p journal.Path) (rec jo
 	}
 	switch {
 	case len(at) != 0:
+		if err := l.rightKind(ctx, v); err != nil {
+			return rec, false, err
+		}
 		d, active, err := l.device(ctx, rec.Ref())
 		if err != nil {
 			return rec, false, err

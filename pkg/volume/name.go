@@ -80,6 +80,20 @@ func LVName(kind Kind, name string) string {
 	return kind.letter() + "-" + hex.EncodeToString(sum[:])[:hashedNameDigits]
 }
 
+// KindByName tells for which kind a logical volume of this name would have been made: no two kinds have names in common. One
+// that was taken over, or renamed, may have any name; its tag tells.
+func KindByName(lv string) Kind {
+	for _, k := range []Kind{Inline, Snapshot} {
+		if hashedName.MatchString(lv) && strings.HasPrefix(lv, k.letter()+"-") {
+			return k
+		}
+	}
+	if strings.HasPrefix(lv, inlinePrefix) {
+		return Inline
+	}
+	return Persistent
+}
+
 func (k Kind) letter() string {
 	switch k {
 	case Inline:

@@ -199,3 +199,14 @@ func FuzzLVName(f *testing.F) {
 		}
 	})
 }
+
+func TestKindByName(t *testing.T) {
+	for _, k := range []Kind{Persistent, Inline, Snapshot} {
+		for _, name := range []string{"pvc-1", "csi-1", "csi-" + strings.Repeat("a", 64), "i-1", "s-1", "snapshot-1", "v-" + strings.Repeat("0", 32),
+			"i-" + strings.Repeat("0", 32), "s-" + strings.Repeat("0", 32), "a name", strings.Repeat("x", 100)} {
+			if lv := LVName(k, name); KindByName(lv) != k {
+				t.Errorf("%s, made for %s %q, is taken for %s", lv, k, name, KindByName(lv))
+			}
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 var journalTests = []driverTest{
 	{"JournalFails", journalFails},
 	{"JournalFailsALaterPublish", journalFailsLater},
+	{"JournalHoldsOn", journalHoldsOn},
 	{"JournalDamaged", journalDamaged},
 	{"JournalSyncs", journalSyncs},
 }
@@ -78,6 +79,32 @@ func journalFailsLater(t *testing.T, h Harness) {
 		t.Fatalf("the unpublish was forgotten:\n%s", c.World(t))
 	}
 	c.ok(v.repeat(func() error { return v.publish(target) }))
+	c.ok(v.repeat(func() error { return v.unpublish(target) }))
+	v.end()
+}
+
+// The record of an unpublish that is done, of which the state folder does not let go, must not undo a later publish when the
+// driver starts again: that publish does not begin.
+func journalHoldsOn(t *testing.T, h Harness) {
+	c, _ := started(t, h)
+	target := c.Target(t, "holds-on")
+	v, release := c.published("holds-on", target)
+	c.code(v.unpublish(target), codes.Aborted)
+	h.Arm(t, Fault{Each: c.record(v.id), Do: FailBefore})
+	release()
+	if !until(func() bool { return h.Lstat(t, target).Kind == 0 }) {
+		t.Fatal("the unpublish is not carried on")
+	}
+	c.code(c.repeatWhileLocked(func() error { return v.publish(target) }), codes.Internal)
+	c.mounted(target, 0)
+	h.Arm(t, Fault{})
+	c.ok(v.repeat(func() error { return v.publish(target) }))
+	if world := c.World(t); strings.Contains(world, "journal ") {
+		t.Errorf("there is still a record:\n%s", world)
+	}
+	h.Kill(t)
+	h.Start(t)
+	c.mounted(target, 1)
 	c.ok(v.repeat(func() error { return v.unpublish(target) }))
 	v.end()
 }

@@ -73,6 +73,10 @@ func otherKind(t *testing.T, h Harness) {
 	c.code(sideways.stage(), codes.FailedPrecondition)
 	c.code(sideways.publish(c.Target(t, "kind-2")), codes.FailedPrecondition)
 	c.code(sideways.delete(), codes.FailedPrecondition)
+	c.code(sideways.unpublish(e.target), codes.FailedPrecondition, e.id)
+	sideways.staging = e.target // where it is mounted
+	c.code(sideways.publish(c.Target(t, "kind-2")), codes.FailedPrecondition, e.id)
+	c.code(sideways.unstage(), codes.FailedPrecondition, e.id)
 	_, err := h.Controller().ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: sideways.id})
 	c.code(err, codes.NotFound)
 	for _, id := range []string{v.id, v.ref().LV} { // an inline volume with a persistent one's id, or with its name
