@@ -342,6 +342,10 @@ func (h *fakeHarness) LV(_ *testing.T, r volume.Ref) (contract.LVMFacts, bool) {
 	return contract.LVMFacts{UUID: f.UUID, SizeBytes: f.SizeBytes, SegType: string(f.Type), Stripes: f.Stripes, Tags: f.Tags}, ok
 }
 
+func (h *fakeHarness) Settings(_ *testing.T, r volume.Ref) (volume.Mutable, []string) {
+	return h.m.Settings(r)
+}
+
 func (h *fakeHarness) MakeLV(_ *testing.T, r volume.Ref, bytes int64, tags ...string) {
 	h.m.AddLV(r, volume.Layout{Type: volume.Linear}, bytes, tags...)
 }

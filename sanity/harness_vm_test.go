@@ -635,6 +635,11 @@ func (h *realHarness) LV(t *testing.T, r volume.Ref) (f contract.LVMFacts, ok bo
 	return f, true
 }
 
+func (h *realHarness) Settings(t *testing.T, r volume.Ref) (volume.Mutable, []string) {
+	t.Helper()
+	return contract.LVMSettings(func(args ...string) string { return lvm(t, "lvs", args...) }, r)
+}
+
 func (h *realHarness) MakeLV(t *testing.T, r volume.Ref, bytes int64, tags ...string) {
 	t.Helper()
 	args := []string{"-y", "-q", "-W", "y", "-n", r.LV, "-L", fmt.Sprintf("%db", bytes), r.VG}

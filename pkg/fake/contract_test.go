@@ -108,6 +108,10 @@ func (a *administrator) Facts(_ *testing.T, r volume.Ref) (contract.LVMFacts, bo
 	return contract.LVMFacts{UUID: f.UUID, SizeBytes: f.SizeBytes, SegType: string(f.Type), Stripes: f.Stripes, Tags: f.Tags}, ok
 }
 
+func (a *administrator) Settings(_ *testing.T, r volume.Ref) (volume.Mutable, []string) {
+	return a.Machine.Settings(r)
+}
+
 func (a *administrator) Commands() int {
 	n := 0
 	for program, count := range a.Machine.Commands() {

@@ -54,9 +54,10 @@ type lv struct {
 
 	suspended bool
 
-	thinID  int64           // thin: the number of its device in the pool
-	written map[int64]int64 // thin: by chunk, what was written there: a number that no other write has
-	held    bool            // of a pool: its metadata snapshot is reserved
+	thinID   int64           // thin: the number of its device in the pool
+	written  map[int64]int64 // thin: by chunk, what was written there: a number that no other write has
+	held     bool            // of a pool: its metadata snapshot is reserved
+	settings volume.Mutable  // what LVM holds of them
 }
 
 // AddGroup makes a volume group of blank disks: /dev/<name>0, /dev/<name>1, ...
@@ -178,6 +179,15 @@ func (m *Machine) LV(r volume.Ref) (f Facts, ok bool) {
 		return f, false
 	}
 	return Facts{v.report(), v.tags, v.stripes}, true
+}
+
+// Settings tells what LVM holds of the mutable parameters of an LV, and the physical volumes it lies on.
+func (m *Machine) Settings(r volume.Ref) (s volume.Mutable, devices []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := m.volume(r)
+	fresh := volume.Mutable{volume.KeyReadAhead: "auto", volume.KeyMinRecoveryRate: "0", volume.KeyMaxRecoveryRate: "0", volume.KeyWriteMostly: "none"}
+	return fresh.With(v.settings), v.devices()
 }
 
 // LosePV takes a disk away, not the last one: the group is partial.
@@ -447,6 +457,31 @@ func (v *lv) deactivate(m *Machine) {
 func (v *lv) nodeName() string { return "dm-" + strconv.Itoa(int(v.minor)) }
 
 func (v *lv) parsed() volume.Tags { return volume.ParseTags(v.tags) }
+
+// tune sets what LVM holds of the parameters. was: the read-ahead was so already.
+func (v *lv) tune(m volume.Mutable) (was bool) {
+	before := v.settings
+	v.settings = v.settings.With(nil)
+	for _, key := range []string{volume.KeyReadAhead, volume.KeyMinRecoveryRate, volume.KeyMaxRecoveryRate, volume.KeyWriteMostly} {
+		if value, ok := m[key]; ok {
+			v.settings[key] = value
+		}
+	}
+	value, asked := m[volume.KeyReadAhead]
+	has, set := before[volume.KeyReadAhead]
+	return asked && (has == value || !set && value == "auto")
+}
+
+// devices gives the physical volumes that it lies on.
+func (v *lv) devices() (out []string) {
+	for p, n := range v.areas {
+		if n != 0 {
+			out = append(out, p.device)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // retag makes a new list: reports of the old one stay as they were.
 func (v *lv) retag(add, remove []string) {

@@ -310,6 +310,54 @@ func (c *LVM) Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remov
 	return c.lvchange(ctx, r, k, append(argv, r.String()), func(v *lv) error { v.retag(add, remove); return nil })
 }
 
+// Tune implements lifecycle.LVM.
+func (c *LVM) Tune(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string, m volume.Mutable) error {
+	if err := volume.CheckRetag(add, remove); err != nil {
+		return err
+	}
+	if err := c.check(r); err != nil {
+		return err
+	}
+	if err := c.refresh(ctx, r.VG); err != nil {
+		return err
+	}
+	if err := c.liesOn(r, m); err != nil {
+		return err
+	}
+	argv := []string{"lvchange", "--select", volume.OwnerTag(c.cfg.Owner) + " " + volume.KindTag(k), m.String(), strings.Join(add, " "), r.String()}
+	was := false
+	err := c.lvchange(ctx, r, k, argv, func(v *lv) error {
+		v.retag(add, remove)
+		was = v.tune(m)
+		return nil
+	})
+	if err == nil && was { // LVM fails where the read-ahead is so already, and is asked again
+		for _, argv := range [][]string{{"lvchange", r.String()}, {"lvchange", "--refresh", r.String()}} {
+			if err := c.write(ctx, r, argv, func(*group) error { return nil }); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+// liesOn checks that the logical volume lies on the physical volumes that are to be write-mostly.
+func (c *LVM) liesOn(r volume.Ref, m volume.Mutable) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.volume(r)
+	devices, _ := m.WriteMostly()
+	for _, d := range devices {
+		if v == nil {
+			return fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, r)
+		}
+		if !slices.Contains(v.devices(), d) {
+			return volume.Invalid("mutable_parameters["+volume.KeyWriteMostly+"]", d, fmt.Sprintf("%s does not lie on it, but on %v", r, v.devices()))
+		}
+	}
+	return nil
+}
+
 // lvchange changes a logical volume of ours, and makes that durable.
 func (c *LVM) lvchange(ctx context.Context, r volume.Ref, k volume.Kind, argv []string, do func(*lv) error) error {
 	err := c.write(ctx, r, argv, func(g *group) error {

@@ -65,6 +65,9 @@ func (l *Lifecycle) create(ctx context.Context, s volume.Spec, complete func(con
 	if err == nil && s.Copying {
 		lv, err = l.restore(ctx, s, lv)
 	}
+	if err == nil && len(s.Mutable) != 0 {
+		err = l.LVM.Tune(ctx, lv.Ref, s.Kind, nil, nil, s.Mutable)
+	}
 	if err != nil {
 		return volume.LV{}, l.afterFailedCreate(ctx, rec, err)
 	}

@@ -9,7 +9,8 @@ import (
 // LVM is what the lifecycle asks of LVM and device-mapper. Implemented by pkg/lvm, and by pkg/fake for tests.
 type LVM interface {
 	// Create makes the logical volume with the tags of the spec, activates it, and clears old signatures from it.
-	// The size is chosen within RequiredBytes and LimitBytes (volume.Size). One LVM command.
+	// The size is chosen within RequiredBytes and LimitBytes (volume.Size). One LVM command. Of the mutable parameters
+	// only the tag is made; Tune sets them.
 	// Errors: ErrExists, the name is taken in the VG (whatever it is); ErrNoSpace; ErrOutOfRange; ErrInvalid, the VG
 	// is not one of --volume-groups. An error that is none of these may leave a part of the LV behind.
 	Create(ctx context.Context, s volume.Spec) (volume.LV, error)
@@ -23,6 +24,10 @@ type LVM interface {
 	// it returns nil; with empty lists, so is what an earlier call changed that was killed before it had flushed. ErrNotFound: the group was read well and it is not there. ErrPrecondition: it is not ours, or is of
 	// another kind; nothing was changed.
 	Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string) error
+	// Tune is Retag that besides sets what LVM itself holds of the mutable parameters: read-ahead, recovery rates and
+	// write-mostly; others are none of its business. One LVM command; where the read-ahead is so already, three. A kill can
+	// leave part of it; repeated, it ends well. ErrInvalid: a physical volume on which it does not lie; nothing was changed.
+	Tune(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string, m volume.Mutable) error
 	// Activate makes the device of an inactive logical volume, also where LVM would skip it (-K).
 	Activate(ctx context.Context, r volume.Ref) error
 	// Lookup finds one of our logical volumes; with an empty VG, in any of --volume-groups. No LVM command where

@@ -13,6 +13,9 @@ import (
 // pkg/volume: for Create another node may have it; for Remove and Lookup it never means that the volume is gone.
 var errNoGroup = errors.New("volume group not found by LVM")
 
+// errReadAheadIs: the read-ahead is so already. LVM has done whatever else was asked for, or has not.
+var errReadAheadIs = errors.New("read-ahead unchanged")
+
 // errNoLV: LVM read the group and does not find the logical volume.
 var errNoLV = errors.New("logical volume not found by LVM")
 
@@ -38,6 +41,9 @@ var messages = []struct {
 	// the pool above thin_pool_autoextend_threshold
 	{regexp.MustCompile(`Cannot create new thin volume, free space in thin pool \S+ reached threshold`), volume.ErrNoSpace},
 	{regexp.MustCompile(`Free space in pool \S+ is above threshold, new volumes are not allowed`), volume.ErrNoSpace},
+	// tools/lvchange.c, _lvchange_readahead
+	{regexp.MustCompile(`Read ahead is already \S+ for`), errReadAheadIs},
+
 	// lib/format_text/format-text.c, _vg_write_raw: the metadata area of the physical volumes is full
 	{regexp.MustCompile(`metadata on \S+ \(\d+ bytes\) exceeds maximum metadata size`), volume.ErrNoSpace},
 	{regexp.MustCompile(`metadata on .* too large for circular buffer`), volume.ErrNoSpace},

@@ -289,4 +289,9 @@ func (m *machine) Facts(t *testing.T, r volume.Ref) (contract.LVMFacts, bool) {
 	return contract.LVMFacts{}, false
 }
 
+func (m *machine) Settings(t *testing.T, r volume.Ref) (volume.Mutable, []string) {
+	t.Helper()
+	return contract.LVMSettings(func(args ...string) string { return lvm(t, append([]string{"lvs"}, args...)...) }, r)
+}
+
 func (m *machine) Commands() int { return int(m.runner.n.Load()) }

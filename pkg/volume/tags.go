@@ -21,6 +21,7 @@ type Tags struct {
 	From   string // what its content was made of, as Source.String writes it; that may be gone
 
 	Attached string // the Attachment, as its String gives it; empty: none
+	Mutable  string // the mutable parameters, as Mutable.String gives them; empty: none
 
 	// Of snapshots.
 	Origin      string // what it was made of, "VG/LV"; stays when that is gone
@@ -45,7 +46,7 @@ func (t Tags) Strings() []string {
 	out := []string{OwnerTag(t.Owner), KindTag(t.Kind)}
 	for _, f := range []struct{ key, value string }{
 		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State}, {"from", t.From},
-		{"attached", t.Attached},
+		{"attached", t.Attached}, {"mutable", t.Mutable},
 		{"origin", t.Origin}, {"created", decimal(t.Created)}, {"bytes", decimal(t.Bytes)}, {"cow", t.CopyOnWrite},
 	} {
 		if f.value != "" {
@@ -115,6 +116,8 @@ func ParseTags(tags []string) Tags {
 			t.PodUID = value
 		case "attached":
 			t.Attached = value
+		case "mutable":
+			t.Mutable = value
 		case "state":
 			t.State = value
 		case "from":
@@ -254,6 +257,8 @@ func (s Spec) Matches(lv LV) error {
 		return differs("content", strconv.Quote(lv.Tags.From), strconv.Quote(s.Source.String()))
 	case lv.Tags.Mkfs != mkfs:
 		return differs("mkfs options", strconv.Quote(lv.Tags.Mkfs), strconv.Quote(mkfs))
+	case lv.Tags.Mutable != s.Mutable.String():
+		return differs("mutable parameters", strconv.Quote(lv.Tags.Mutable), strconv.Quote(s.Mutable.String()))
 	case lv.SizeBytes < s.RequiredBytes:
 		return differs("size", fmt.Sprintf("%d bytes", lv.SizeBytes), fmt.Sprintf("at least %d bytes", s.RequiredBytes))
 	case s.LimitBytes != 0 && lv.SizeBytes > s.LimitBytes:

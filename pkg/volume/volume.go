@@ -89,8 +89,9 @@ type Spec struct {
 	Created     time.Time   // snapshots: when
 	CopyOnWrite CopyOnWrite // thick snapshots: the size of the store
 
-	Source  Source // what its content is to be; zero: nothing
-	Copying bool   // the content of the source is to be copied onto it: until then its state is Copying
+	Source  Source  // what its content is to be; zero: nothing
+	Copying bool    // the content of the source is to be copied onto it: until then its state is Copying
+	Mutable Mutable // as asked for, the volume's later changes apart
 
 	RequiredBytes int64 // at least this many bytes; 0: DefaultBytes
 	LimitBytes    int64 // at most this many bytes; 0: no limit
@@ -98,7 +99,7 @@ type Spec struct {
 
 // Tags gives the LVM tags the logical volume is made with.
 func (s Spec) Tags(owner string) Tags {
-	t := Tags{Owner: owner, Kind: s.Kind, Spec: s.canonical(), Mkfs: strings.Join(s.Format.MkfsOptions, " "), PodUID: s.PodUID}
+	t := Tags{Owner: owner, Kind: s.Kind, Spec: s.canonical(), Mkfs: strings.Join(s.Format.MkfsOptions, " "), PodUID: s.PodUID, Mutable: s.Mutable.String()}
 	if s.Kind == Snapshot { // what it holds is what its origin holds
 		t.Spec, t.Mkfs = s.Origin.Tags.Spec, s.Origin.Tags.Mkfs
 		t.Origin, t.Bytes, t.Created, t.CopyOnWrite = s.Origin.Ref.String(), s.Origin.SizeBytes, s.Created.UnixNano(), s.CopyOnWrite.String()

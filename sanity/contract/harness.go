@@ -112,6 +112,8 @@ type Machine interface {
 
 	// LV asks the machine itself about a logical volume; ok is false where there is none.
 	LV(t *testing.T, r volume.Ref) (f LVMFacts, ok bool)
+	// Settings gives what LVM holds of the mutable parameters, and the physical volumes it lies on, as LVMSettings does.
+	Settings(t *testing.T, r volume.Ref) (m volume.Mutable, devices []string)
 	// MakeLV makes a linear logical volume with these tags, active, behind the driver's back.
 	MakeLV(t *testing.T, r volume.Ref, bytes int64, tags ...string)
 	DestroyLV(t *testing.T, r volume.Ref)

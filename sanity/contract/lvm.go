@@ -62,6 +62,8 @@ type LVMMachine interface {
 	Break(t *testing.T, vg string)
 	// Facts asks the machine itself about a logical volume; ok is false where there is none.
 	Facts(t *testing.T, r volume.Ref) (f LVMFacts, ok bool)
+	// Settings gives what LVM holds of the mutable parameters, and the physical volumes it lies on, as LVMSettings does.
+	Settings(t *testing.T, r volume.Ref) (m volume.Mutable, devices []string)
 	// Commands counts the LVM commands that all surfaces of this machine have run so far.
 	Commands() int
 }
@@ -107,6 +109,7 @@ func LVM(t *testing.T, m LVMMachine) {
 		{"snapshots that fail", lvmSnapshotFails},
 		{"clones", lvmClones},
 		{"retag", lvmRetag},
+		{"tune", lvmTune},
 		{"behind the back", lvmBehindTheBack},
 		{"lookup in all groups", lvmLookupAll},
 		{"activate", lvmActivate},
@@ -573,6 +576,102 @@ func lvmRetag(t *testing.T, m LVMMachine) {
 	f.fails("Retag with and without", f.Retag(t.Context(), f.ref("v"), volume.Persistent, one, one), volume.ErrInvalid)
 	if lv, err := f.Lookup(t.Context(), f.ref("v")); err != nil || lv != made {
 		t.Errorf("Lookup at the end: %+v, %v; want %+v", lv, err, made)
+	}
+	f.remove("v")
+}
+
+// One command changes tags and settings; what is not named stays; again is the same.
+func lvmTune(t *testing.T, m LVMMachine) {
+	f := newLVMFixture(t, m, 3)
+	m.NewPool(t, f.ref("pool"), 8*LVMExtentBytes)
+	tune := func(s volume.Spec, cost int, changes volume.Mutable) {
+		t.Helper()
+		lv, err := f.Lookup(t.Context(), s.Ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		had, err := lv.Tags.MutableParameters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, _ := m.Settings(t, s.Ref)
+		to := lv.Tags
+		to.Mutable = had.With(changes).String()
+		add, remove := lv.Tags.Changes(to)
+		for i := range 2 {
+			if _, ok := changes[volume.KeyReadAhead]; ok && i == 1 {
+				cost = 3
+			}
+			f.cost("Tune "+changes.String(), cost, func() {
+				if err := f.Tune(t.Context(), s.Ref, volume.Persistent, add, remove, changes); err != nil {
+					t.Fatalf("Tune %s: %v", changes, err)
+				}
+			})
+			if after, _ := m.Settings(t, s.Ref); after.String() != before.With(changes).String() {
+				t.Errorf("Tune %s: the machine says %s, want %s", changes, after, before.With(changes))
+			}
+			if lv, err := f.Lookup(t.Context(), s.Ref); err != nil || lv.Tags != to {
+				t.Errorf("Lookup: %+v, %v; want %+v", lv, err, to)
+			}
+		}
+	}
+	parse := func(kv ...string) volume.Mutable {
+		params := map[string]string{}
+		for i := 0; i < len(kv); i += 2 {
+			params[kv[i]] = kv[i+1]
+		}
+		p, err := volume.ParseMutable(params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, l := range []volume.Layout{{Type: volume.Linear}, {Type: volume.Thin, Pool: "pool"}} {
+		s := f.spec("v", 2, l)
+		f.create(s)
+		tune(s, 1, parse(volume.KeyReadAhead, "512"))
+		tune(s, 1, parse(volume.KeyReadAhead, "none"))
+		tune(s, 1, parse(volume.KeyReadAhead, "auto"))
+		f.remove("v")
+	}
+	s := f.spec("v", 2, volume.Layout{Type: volume.RAID1, Mirrors: 1})
+	made := f.create(s)
+	_, devices := m.Settings(t, s.Ref)
+	if len(devices) != 2 {
+		t.Fatalf("it lies on %v", devices)
+	}
+	tune(s, 1, parse(volume.KeyMinRecoveryRate, "100", volume.KeyMaxRecoveryRate, "200"))
+	tune(s, 1, parse(volume.KeyMinRecoveryRate, "300", volume.KeyMaxRecoveryRate, "400"))
+	tune(s, 1, parse(volume.KeyMinRecoveryRate, "0"))
+	tune(s, 1, parse(volume.KeyWriteMostly, devices[1]))
+	tune(s, 1, parse(volume.KeyWriteMostly, devices[0], volume.KeyMaxRecoveryRate, "0"))
+	tune(s, 1, parse(volume.KeyWriteMostly, "none", volume.KeyReadAhead, "1024"))
+	if d, err := f.Device(t.Context(), s.Ref); err != nil || d.Suspended {
+		t.Errorf("Device: %+v, %v", d, err)
+	}
+
+	groups, err := f.Groups(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := slices.IndexFunc(groups[0].PVs, func(p volume.PV) bool { return !slices.Contains(devices, p.Device) })
+	now, err := f.Lookup(t.Context(), s.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"/dev/none", groups[0].PVs[foreign].Device} {
+		changes := parse(volume.KeyWriteMostly, devices[0]+","+bad, volume.KeyReadAhead, "64")
+		err := f.Tune(t.Context(), s.Ref, volume.Persistent, []string{"csi.state=x"}, nil, changes)
+		f.fails("Tune "+changes.String(), err, volume.ErrInvalid)
+		if lv, err := f.Lookup(t.Context(), s.Ref); err != nil || lv != now {
+			t.Errorf("Lookup: %+v, %v; want %+v", lv, err, now)
+		}
+	}
+	f.fails("Tune of none", f.Tune(t.Context(), f.ref("none"), volume.Persistent, nil, nil, parse(volume.KeyReadAhead, "64")), volume.ErrNotFound)
+	f.fails("Tune of none", f.Tune(t.Context(), f.ref("none"), volume.Persistent, nil, nil, parse(volume.KeyWriteMostly, "/dev/x")), volume.ErrNotFound)
+	f.fails("Tune as another kind", f.Tune(t.Context(), s.Ref, volume.Inline, nil, nil, parse(volume.KeyReadAhead, "64")), volume.ErrPrecondition)
+	if made.UUID != now.UUID {
+		t.Errorf("it was %s, and is %s", made.UUID, now.UUID)
 	}
 	f.remove("v")
 }

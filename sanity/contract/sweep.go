@@ -125,7 +125,7 @@ func (s *sweeper) sweep(t *testing.T, newHarness func(t *testing.T) Harness, str
 			done = -1 // where it cannot even begin there is nothing to go on with
 			h := newHarness(t)
 			h.Orphans("remove", Grace)
-	h.Attach(s.rpc == "ControllerPublishVolume" || s.rpc == "ControllerUnpublishVolume")
+			h.Attach(s.rpc == "ControllerPublishVolume" || s.rpc == "ControllerUnpublishVolume")
 			s.c, _ = started(t, h)
 			s.c.kubelet() // a folder of pods that is empty proves nothing
 			s.clean = s.c.World(t)
