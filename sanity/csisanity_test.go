@@ -55,6 +55,7 @@ func csiSanityOver(t *testing.T, h contract.Harness, access string, layout volum
 	ginkgo.ReportAfterSuite("", func(r ginkgo.Report) { report = r })
 	gomega.RegisterFailHandler(ginkgo.Fail)
 	suite, reporter := ginkgo.GinkgoConfiguration()
+	suite.SkipStrings = append(suite.SkipStrings, brokenUpstream)
 	reporter.NoColor, reporter.Succinct = true, true
 	context := csisanity.GinkgoTest(&config)
 	ginkgo.RunSpecs(t, t.Name(), suite, reporter)
@@ -130,12 +131,17 @@ var skips = map[string]string{
 // pendingUpstream is the one spec that csi-sanity itself has switched off.
 const pendingUpstream = "pagination should detect volumes added between pages and accept tokens when the last volume from a page is deleted"
 
+// brokenUpstream is a spec that no driver can pass which tells the topology of its snapshots: it compares two messages as Go structs, and of
+// the one that has been sent the cached size is part of that. The suite of the driver has the same as a test of its own (Snapshots).
+const brokenUpstream = "should succeed when creating a snapshot with accessibility requirements"
+
 func checkSkipped(t *testing.T, report ginkgo.Report, has map[string]bool) {
 	passed, reasons := 0, map[string]int{}
 	for _, spec := range report.SpecReports.WithLeafNodeType(types.NodeTypeIt) {
 		switch {
 		case spec.State == types.SpecStatePassed:
 			passed++
+		case spec.State == types.SpecStateSkipped && spec.LeafNodeText == brokenUpstream:
 		case spec.State == types.SpecStateSkipped:
 			reasons[spec.Failure.Message]++
 			if lacks, known := skips[spec.Failure.Message]; !known || has[lacks] {

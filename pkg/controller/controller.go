@@ -72,6 +72,7 @@ func (c *Controller) volume(lv volume.LV) *csi.Volume {
 		VolumeId:           c.id(lv),
 		CapacityBytes:      lv.SizeBytes,
 		VolumeContext:      volume.Parameters{MkfsOptions: strings.Fields(lv.Tags.Mkfs)}.Context(),
+		ContentSource:      c.contentSource(lv),
 		AccessibleTopology: []*csi.Topology{c.here.Message()},
 	}
 }
@@ -116,8 +117,11 @@ func (c *Controller) lookup(ctx context.Context, volumeID string) (volume.LV, er
 		return volume.LV{}, err
 	}
 	lv, err := c.volumes.Lookup(ctx, ref)
-	if err == nil && lv.Tags.Kind != volume.Persistent {
+	switch {
+	case err == nil && lv.Tags.Kind != volume.Persistent:
 		return volume.LV{}, fmt.Errorf("%w: logical volume %s is no persistent volume but of kind %q", volume.ErrNotFound, ref, lv.Tags.Kind)
+	case err == nil && lv.Tags.State != "": // handed out to nobody
+		return volume.LV{}, fmt.Errorf("%w: logical volume %s is not whole yet (%s)", volume.ErrNotFound, ref, lv.Tags.State)
 	}
 	return lv, err
 }

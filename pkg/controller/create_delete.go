@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -24,7 +25,7 @@ func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	if !ok { // not this node, perhaps another: external-provisioner asks elsewhere
 		return nil, fmt.Errorf("%w: volume group %q is not on node %s; create it, or let the volume be made on a node that has it", volume.ErrNoSpace, g.Name, c.cfg.Node)
 	}
-	spec.AnyVG, spec.VG = spec.VG == "", g.Name
+	spec.AnyVG, spec.VG = req.GetParameters()[volume.KeyVolumeGroup] == "", g.Name
 	lv, err := c.volumes.Create(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -53,22 +54,56 @@ func (c *Controller) spec(req *csi.CreateVolumeRequest) (s volume.Spec, err erro
 	}
 	s.Kind, s.Name, s.Layout = volume.Persistent, req.GetName(), p.Layout
 	s.Ref = volume.Ref{VG: p.VG, LV: volume.LVName(volume.Persistent, req.GetName())}
+	if s.Source, err = c.source(req.GetVolumeContentSource()); err != nil {
+		return s, err
+	}
+	if s.VG == "" { // where its source is, if there is one
+		s.VG = s.Source.VG
+	}
+	s.AnyFS = !slices.ContainsFunc(caps, func(c volume.Capability) bool { return c.FS != "" }) && p.FS == ""
 	if err := unadvertised(req); err != nil {
 		return s, err
 	}
 	return s, c.here.Check(req.GetAccessibilityRequirements())
 }
 
-// unadvertised refuses what a CO may not ask for, because the driver does not advertise the capability. To pass it over
-// would give an empty volume where data was asked for.
-func unadvertised(req *csi.CreateVolumeRequest) error {
-	if src := req.GetVolumeContentSource(); src != nil {
-		value, capability := src.GetSnapshot().GetSnapshotId(), "CREATE_DELETE_SNAPSHOT"
-		if src.GetVolume() != nil {
-			value, capability = src.GetVolume().GetVolumeId(), "CLONE_VOLUME"
+// source reads what the volume is to be filled with. The id of a source that is none of this driver's names nothing that is there.
+func (c *Controller) source(m *csi.VolumeContentSource) (s volume.Source, err error) {
+	const field = "volume_content_source."
+	switch m.GetType().(type) {
+	case nil:
+		if m != nil {
+			return s, volume.Invalid("volume_content_source", "", "neither a snapshot nor a volume; name one, or leave the field out")
 		}
-		return volume.Invalid("volume_content_source", value, "the driver does not advertise "+capability+"; create an empty volume")
+		return s, nil
+	case *csi.VolumeContentSource_Snapshot:
+		s.Kind = volume.Snapshot
+		s.Ref, err = c.locateAs(field+"snapshot.snapshot_id", m.GetSnapshot().GetSnapshotId())
+	case *csi.VolumeContentSource_Volume:
+		s.Kind = volume.Persistent
+		s.Ref, err = c.locateAs(field+"volume.volume_id", m.GetVolume().GetVolumeId())
+	default:
+		err = volume.Invalid("volume_content_source", "", "neither a snapshot nor a volume")
 	}
+	return s, err
+}
+
+// contentSource gives the message for what a volume was filled with, which may be gone by now.
+func (c *Controller) contentSource(lv volume.LV) *csi.VolumeContentSource {
+	s, ok := volume.ParseSource(lv.Tags.From)
+	id := c.id(volume.LV{Ref: s.Ref})
+	switch {
+	case !ok:
+		return nil
+	case s.Kind == volume.Snapshot:
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
+	default:
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
+	}
+}
+
+// unadvertised refuses what a CO may not ask for, because the driver does not advertise the capability.
+func unadvertised(req *csi.CreateVolumeRequest) error {
 	if len(req.GetMutableParameters()) != 0 {
 		return volume.Invalid("mutable_parameters", "", "the driver does not advertise MODIFY_VOLUME; leave them out")
 	}

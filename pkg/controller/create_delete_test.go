@@ -177,9 +177,9 @@ func TestBadCreateVolume(t *testing.T) {
 		"nil in topology":    {topology(&csi.TopologyRequirement{Requisite: []*csi.Topology{nil}}), "accessibility_requirements", nil},
 		"other node":         {topology(&csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"topology.local-lvm.csi.internal/node": "node-2"}}}}), "", volume.ErrNoSpace},
 		"empty source":       {source(&csi.VolumeContentSource{}), "volume_content_source", nil},
-		"snapshot, nil":      {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{}}), "volume_content_source", nil},
-		"snapshot":           {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}), "volume_content_source", nil},
-		"clone":              {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}), "volume_content_source", nil},
+		"snapshot, nil":      {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{}}), "volume_content_source.snapshot.snapshot_id", nil},
+		"snapshot":           {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}), "", volume.ErrNotFound},
+		"clone":              {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}), "", volume.ErrNotFound},
 		"mutable parameters": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, "mutable_parameters", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 	}
 	var entries []*csi.ListVolumesResponse_Entry
 	for _, lv := range lvs {
-		if lv.Tags.Kind == volume.Persistent && c.id(lv) > after {
+		if lv.Tags.Kind == volume.Persistent && lv.Tags.State == "" && c.id(lv) > after {
 			e := &csi.ListVolumesResponse_Entry{Volume: c.volume(lv)}
 			if c.cfg.Attach {
 				e.Status = &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: c.publishedNodes(lv)}

@@ -55,9 +55,19 @@ func (lv LV) ContentBytes() int64 {
 }
 
 // From gives the spec with the size that its source needs, and how it gets the content: a thin volume from a thin one of the same pool is
-// made by LVM, at once; onto any other it is copied. ErrOutOfRange: it may not be as large as its source.
+// made by LVM, at once; onto any other it is copied. ErrOutOfRange: it is asked to be smaller than its source (CSI spec,
+// CreateVolume: the size of the volume MUST NOT be less than that of the source). ErrInvalid: it is asked to carry another file
+// system than its source does.
 func (s Spec) From(source LV) (Spec, error) {
-	if need := source.ContentBytes(); s.RequiredBytes < need {
+	s, err := s.carrying(source)
+	if err != nil {
+		return s, err
+	}
+	need := source.ContentBytes()
+	if s.RequiredBytes != 0 && s.RequiredBytes < need {
+		return s, fmt.Errorf("%w: capacity_range.required_bytes %d is less than the %d bytes of its source %s; ask for as much", ErrOutOfRange, s.RequiredBytes, need, s.Source)
+	}
+	if s.RequiredBytes < need {
 		s.RequiredBytes = need
 		if s.LimitBytes != 0 && s.LimitBytes < need {
 			return s, fmt.Errorf("%w: capacity_range.limit_bytes %d is less than the %d bytes of its source %s", ErrOutOfRange, s.LimitBytes, need, s.Source)
@@ -67,6 +77,24 @@ func (s Spec) From(source LV) (Spec, error) {
 		s.Origin = source
 	} else {
 		s.Copying = true
+	}
+	return s, nil
+}
+
+// carrying gives the spec with the file system of its source, if that tells one. A logical volume that the driver did not make
+// tells none, and then it is as asked.
+func (s Spec) carrying(source LV) (Spec, error) {
+	has, told := source.Tags.Format()
+	switch {
+	case !told:
+	case has.FS == "" && s.Format.FS != "":
+		return s, Invalid("volume_capabilities", "mount", fmt.Sprintf("the source %s is a block volume, and so is what is made of it; ask for block", s.Source))
+	case has.FS != "" && s.Format.FS == "":
+		return s, Invalid("volume_capabilities", "block", fmt.Sprintf("the source %s carries %s, and so does what is made of it; ask for mount", s.Source, has.FS))
+	case s.AnyFS:
+		s.Format.FS = has.FS
+	case has.FS != s.Format.FS:
+		return s, Invalid("volume_capabilities.mount.fs_type", string(s.Format.FS), fmt.Sprintf("the source %s carries %s, and so does what is made of it; name that", s.Source, has.FS))
 	}
 	return s, nil
 }

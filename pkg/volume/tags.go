@@ -244,6 +244,9 @@ func (s Spec) Matches(lv LV) error {
 			ErrExists, lv.Ref, what, has, asked)
 	}
 	mkfs := strings.Join(s.Format.MkfsOptions, " ")
+	if made, ok := lv.Tags.Format(); s.AnyFS && s.Source != (Source{}) && ok && made.FS != "" && s.Format.FS != "" {
+		s.Format.FS = made.FS // its source's, which may be gone
+	}
 	switch {
 	case lv.Tags.Kind != s.Kind:
 		return differs("kind", string(lv.Tags.Kind), string(s.Kind))

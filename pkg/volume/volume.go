@@ -80,6 +80,7 @@ type Spec struct {
 	Name   string // the CO's name: CreateVolume's name, or the id of an inline volume
 	Layout Layout
 	Format Format
+	AnyFS  bool   // with a source: the request names no file system; it is that of the source
 	PodUID string // inline: the pod it belongs to, as kubelet tells it; may be empty
 
 	// Origin: it is made of that logical volume of the same group, as LVM makes snapshots ("lvcreate -s"); zero: it is new

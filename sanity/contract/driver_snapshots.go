@@ -84,6 +84,13 @@ func driverSnapshots(t *testing.T, h Harness) {
 				len(s.GetAccessibleTopology()) != 1 || s.GetGroupSnapshotId() != "" {
 				t.Errorf("the snapshot is %v", s)
 			}
+			info, err := c.Node().NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+			c.ok(err)
+			here, err := c.Controller().CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snap", SourceVolumeId: v.id,
+				AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{info.GetAccessibleTopology()}}})
+			if c.ok(err); !proto.Equal(here.GetSnapshot(), s) || !proto.Equal(s.GetAccessibleTopology()[0], info.GetAccessibleTopology()) {
+				t.Errorf("the snapshot is accessible from %v, the node is %v", s.GetAccessibleTopology(), info.GetAccessibleTopology())
+			}
 			c.ok(c.WriteFile(v.staging+"/data", "after"))
 			c.Kill(t)
 			c.Start(t)
