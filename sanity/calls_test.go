@@ -122,6 +122,17 @@ func (c co) answered(call func() error) (err error) {
 	}
 }
 
+// repeatWhileLocked calls until the answer is not that another operation is under way, as a retry of the driver's own is.
+func (c co) repeatWhileLocked(call func() error) (err error) {
+	c.t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); <-time.Tick(5 * time.Millisecond) {
+		if err = call(); !strings.Contains(status.Convert(err).Message(), "under way") {
+			break
+		}
+	}
+	return err
+}
+
 // repeatWhileFailing calls until the answer is OK.
 func (c co) repeatWhileFailing(call func() error) {
 	c.t.Helper()

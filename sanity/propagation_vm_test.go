@@ -44,7 +44,7 @@ func TestSharedMounts(t *testing.T) {
 		if !block {
 			must(t, h.WriteFile(alias(target)+"/f", "x"))
 			_, release := h.Hold(t, contract.HoldFile, alias(target)+"/f") // through the other path
-			c.code(c.unpublish(t.Context(), id, target), codes.Aborted, "sleep")
+			c.code(c.repeatWhileLocked(func() error { return c.unpublish(t.Context(), id, target) }), codes.Aborted, "sleep")
 			mounted(target, 1)
 			release()
 		}

@@ -263,11 +263,7 @@ func (l *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 	if err := l.check(r, idField, idField, false); err != nil {
 		return err
 	}
-	done, err := l.queue(ctx, r.VG)
-	if err == nil {
-		err = l.remove(ctx, r, k)
-		done()
-	}
+	err := l.remove(ctx, r, k)
 	if err == nil {
 		err = l.durable(context.WithoutCancel(ctx), r.VG)
 	}
@@ -277,7 +273,13 @@ func (l *LVM) Remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 	return nil
 }
 
+// remove is steps 1 and 2, when it is the turn of this change of the group.
 func (l *LVM) remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
+	done, err := l.queue(ctx, r.VG)
+	if err != nil {
+		return err
+	}
+	defer done()
 	res, err := l.commands.write(ctx, "lvremove", "-y", "-S", l.selection(r, k), r.String())
 	switch {
 	case err != nil && !errors.Is(err, errNoLV):

@@ -454,6 +454,41 @@ func TestQueue(t *testing.T) {
 	})
 }
 
+// A change that panics gives its turn back: the group is not lost to all others.
+func TestQueueAfterAPanic(t *testing.T) {
+	r := newRig(t)
+	ref := volume.Ref{VG: "empty", LV: "v"}
+	report := r.answer
+	r.answer = func(verb string, args []string) (run.Result, error) {
+		if verb == "fullreport" {
+			return report(verb, args)
+		}
+		panic("in " + verb)
+	}
+	for what, change := range map[string]func() error{
+		"Remove": func() error { return r.Remove(t.Context(), ref, volume.Inline) },
+		"Create": func() error {
+			_, err := r.Create(t.Context(), volume.Spec{Ref: ref, RequiredBytes: 4 << 20, Layout: volume.Layout{Type: volume.Linear}})
+			return err
+		},
+		"Activate": func() error { return r.Activate(t.Context(), ref) },
+		"Retag":    func() error { return r.Retag(t.Context(), ref, volume.Inline, []string{"csi.state=x"}, nil) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s has not panicked", what)
+				}
+			}()
+			t.Errorf("%s: %v", what, change())
+		}()
+		if len(r.queues["empty"]) != 0 {
+			t.Errorf("%s has kept its turn", what)
+			delete(r.queues, "empty")
+		}
+	}
+}
+
 // A disk that hangs keeps a caller for a bounded time, and does not collect goroutines.
 func TestStuckDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
