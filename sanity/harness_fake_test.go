@@ -78,6 +78,7 @@ func newFakeHarness(t *testing.T) contract.Harness {
 	h := &fakeHarness{m: fake.New(), dir: dir, state: filepath.Join(dir, "state0")}
 	h.m.AddGroup(fakeVG, 4<<20, 2<<30, 2<<30, 2<<30, 2<<30, 2<<30)
 	h.m.AddPool(fakeVG, fakePool, 1<<30)
+	h.m.EditLV(volume.Ref{VG: fakeVG, LV: fakePool}, func(s *fake.State) { s.Active = true }) // as LVM leaves it
 	t.Cleanup(func() {
 		if p := h.current; p != nil {
 			p.kill()
@@ -231,6 +232,9 @@ func (h *fakeHarness) Controller() csi.ControllerClient {
 	return csi.NewControllerClient(h.current.conn)
 }
 func (h *fakeHarness) Node() csi.NodeClient { return csi.NewNodeClient(h.current.conn) }
+func (h *fakeHarness) SnapshotMetadata() csi.SnapshotMetadataClient {
+	return csi.NewSnapshotMetadataClient(h.current.conn)
+}
 
 func (h *fakeHarness) Arm(_ *testing.T, f contract.Fault)       { h.current.arm(f) }
 func (h *fakeHarness) Effects(*testing.T) []effect.Effect       { return h.current.effects() }
@@ -389,6 +393,22 @@ func (h *fakeHarness) SuspendLV(_ *testing.T, r volume.Ref) {
 func (h *fakeHarness) IsSuspended(_ *testing.T, r volume.Ref) (is bool) {
 	h.m.EditLV(r, func(s *fake.State) { is = s.Suspended })
 	return is
+}
+
+func (h *fakeHarness) WriteThin(_ *testing.T, r volume.Ref, part volume.Range) {
+	h.m.WriteThin(r, part)
+}
+
+func (h *fakeHarness) DiscardThin(_ *testing.T, r volume.Ref, part volume.Range) {
+	h.m.DiscardThin(r, part)
+}
+
+func (h *fakeHarness) HoldPool(_ *testing.T, yes bool) {
+	h.m.HoldPool(volume.Ref{VG: fakeVG, LV: fakePool}, yes)
+}
+
+func (h *fakeHarness) PoolHeld(*testing.T) bool {
+	return h.m.PoolHeld(volume.Ref{VG: fakeVG, LV: fakePool})
 }
 
 func (h *fakeHarness) LockVG(*testing.T) (release func()) { return h.m.LockGroup(fakeVG) }

@@ -405,6 +405,9 @@ func (h *realHarness) Running() bool {
 func (h *realHarness) Identity() csi.IdentityClient     { return csi.NewIdentityClient(h.proc.conn) }
 func (h *realHarness) Controller() csi.ControllerClient { return csi.NewControllerClient(h.proc.conn) }
 func (h *realHarness) Node() csi.NodeClient             { return csi.NewNodeClient(h.proc.conn) }
+func (h *realHarness) SnapshotMetadata() csi.SnapshotMetadataClient {
+	return csi.NewSnapshotMetadataClient(h.proc.conn)
+}
 
 func (h *realHarness) Arm(t *testing.T, f contract.Fault) {
 	t.Helper()
@@ -517,6 +520,9 @@ func (h *realHarness) World(t *testing.T) string {
 	for _, l := range loops {
 		text, _ := os.ReadFile(l)
 		add("loop", string(text))
+	}
+	if h.PoolHeld(t) {
+		add("metadata snapshot", "reserved")
 	}
 	all, err := h.host().List(t.Context())
 	must(t, err)

@@ -123,10 +123,11 @@ func (d *Driver) timing() lifecycle.Timing {
 func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {
 	s := rpc.Services{Identity: identity, Locks: locks, Interrupt: life.CancelCopy}
 	if d.cfg.serves(ServiceController) {
-		s.Controller = controller.New(controller.Config{
+		c := controller.New(controller.Config{
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,
 			Attach: d.cfg.Attach, NodeName: d.cfg.NodeName,
 		}, volumes{d.backend.LVM, life})
+		s.Controller, s.SnapshotMetadata = c, controller.NewSnapshotMetadata(c, life)
 	}
 	if d.cfg.serves(ServiceNode) {
 		s.Node = node.New(node.Config{

@@ -198,12 +198,14 @@ func (m *Machine) Reboot(active bool) {
 	m.mounts = m.mounts[:2] // the root file system and /dev
 	m.over = map[at]*mount{m.mounts[1].parent: m.mounts[1]}
 	m.nodes.children = map[string]*inode{}
+	pools := map[*lv]bool{} // those that are active themselves, and not only by a volume in them
 	for _, v := range m.volumes() {
+		pools[v] = v.pool && v.active
 		v.readOnly = false
 		v.deactivate(m)
 	}
 	for _, v := range m.volumes() {
-		if active && !v.skip && !v.pool {
+		if active && !v.skip && !v.pool || pools[v] {
 			v.activate(m)
 		}
 	}
@@ -218,6 +220,9 @@ func (m *Machine) World() string {
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, v := range m.volumes() {
 		add("lv %s %d %s tags=%s", v.ref, v.size, v.layout, created.ReplaceAllString(strings.Join(v.tags, ","), ""))
+		if v.held {
+			add("metadata snapshot of %s", v.ref)
+		}
 		if v.active {
 			add("device %s open=%d", v.ref, m.openCount(v))
 		}

@@ -103,11 +103,17 @@ func (l *Lifecycle) collect(ctx context.Context, q volume.BlockQuery, kept *rang
 	}
 	rec := journal.Record{VolumeID: id, Kind: journal.Pool, VG: q.Pool.VG, LV: q.Pool.LV, Intent: journal.Reserve, Since: time.Now()}
 	defer l.settle(id)
+	defer func() { // a panic is answered Internal, which is final
+		if p := recover(); p != nil {
+			_ = l.unreserve(ctx, rec) // tried again where it fails; the panic is the answer
+			panic(p)
+		}
+	}()
 	if err := l.Journal.Put(ctx, rec); err != nil { // 2; without it, a kill would leave a reservation that nobody dares to release
 		return errors.Join(fmt.Errorf("nothing was reserved: %w", err), l.Journal.Forget(ctx, id))
 	}
 	if err := l.Thin.Reserve(ctx, q.Pool); err != nil { // 3
-		if errors.Is(err, volume.ErrBusy) { // since the look
+		if held, look := l.Thin.Reserved(ctx, q.Pool); errors.Is(err, volume.ErrBusy) && look == nil && held { // since the look
 			l.forget(ctx, rec)
 			return l.reservedElsewhere(q.Pool)
 		}

@@ -42,6 +42,7 @@ type DriverProcess interface {
 	Identity() csi.IdentityClient
 	Controller() csi.ControllerClient
 	Node() csi.NodeClient
+	SnapshotMetadata() csi.SnapshotMetadataClient
 
 	// Arm sets what the running driver meets; the zero Fault disarms it. Effects are counted from here on.
 	Arm(t *testing.T, f Fault)
@@ -125,6 +126,14 @@ type Machine interface {
 	// SuspendLV suspends the device of a logical volume, as a killed LVM command leaves it; IsSuspended tells.
 	SuspendLV(t *testing.T, r volume.Ref)
 	IsSuspended(t *testing.T, r volume.Ref) bool
+	// WriteThin writes other bytes than were there before to an active thin volume, DiscardThin discards; the pool's chunks are
+	// of ThinChunk bytes.
+	WriteThin(t *testing.T, r volume.Ref, part volume.Range)
+	DiscardThin(t *testing.T, r volume.Ref, part volume.Range)
+	// HoldPool reserves the metadata snapshot of the thin pool, as an administrator does who looks at it, or releases it;
+	// PoolHeld tells whether it is reserved, by whomever.
+	HoldPool(t *testing.T, yes bool)
+	PoolHeld(t *testing.T) bool
 	// LockVG takes LVM's own lock on the volume group, as an LVM command that hangs does, until release is called.
 	LockVG(t *testing.T) (release func())
 	// LVMProcesses counts the LVM commands of the driver that run now.

@@ -3,6 +3,7 @@ package contract
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,6 +50,7 @@ var scenarios = []scenario{
 	{"CreateSnapshot", "thin", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("thin")},
 	{"DeleteSnapshot", "linear", "lvremove flush", owesNothing, deletingSnapshot("linear")},
 	{"DeleteSnapshot", "thin", "lvremove flush", owesNothing, deletingSnapshot("thin")},
+	{"GetMetadataDelta", "thin", keep + " message message " + forget, owesUndone, changedBlocks},
 }
 
 // written is what the tests write into a volume.
@@ -238,5 +240,24 @@ func deleting(kind string) func(c caller) act {
 			},
 			undo: v.takeBack,
 		}
+	}
+}
+
+// changedBlocks asks which blocks have changed between two snapshots; nothing of it may stay reserved.
+func changedBlocks(c caller) act {
+	v := c.thinVolume("swept", 16<<20)
+	base := v.cut("swept-base")
+	v.write(3*ThinChunk, 2*ThinChunk)
+	target := v.cut("swept-target")
+	return act{
+		call: func() error {
+			got := c.delta(base.id, target.id, target.bytes, 0, 0)
+			if got.err == nil && !slices.Equal(got.ranges, target.since(base.chunks, 0)) {
+				return fmt.Errorf("told of %v", got.ranges)
+			}
+			return got.err
+		},
+		verify: func() error { return nil },
+		undo:   func() error { return errors.Join(c.deleteSnapshot(target.id), c.deleteSnapshot(base.id), v.delete()) },
 	}
 }
