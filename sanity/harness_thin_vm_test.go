@@ -4,11 +4,13 @@ package sanity
 
 import (
 	"crypto/rand"
+	"errors"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 
+	pools "github.com/csi-local-lvm/csi-local-lvm/pkg/lvm"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -42,12 +44,14 @@ func (h *realHarness) HoldPool(t *testing.T, yes bool) {
 	}
 }
 
-// PoolHeld: the state is "<start> <length> thin-pool <transaction> <used>/<total> <used>/<total> <reserved> ...".
+// PoolHeld asks the kernel itself, which costs no program: it is asked at each World.
 func (h *realHarness) PoolHeld(t *testing.T) bool {
 	t.Helper()
-	fields := strings.Fields(sh(t, "dmsetup", "status", "--noflush", poolDevice))
-	if len(fields) < 7 {
-		t.Fatalf("the state of the pool is %v", fields)
+	asker, err := pools.New(&run.Local{}, pools.Config{Owner: "harness", VolumeGroups: []string{realVG}})
+	must(t, err)
+	held, err := asker.Reserved(t.Context(), volume.Ref{VG: realVG, LV: realPool})
+	if !errors.Is(err, volume.ErrNotFound) {
+		must(t, err)
 	}
-	return fields[6] != "-"
+	return held
 }

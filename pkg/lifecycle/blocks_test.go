@@ -165,7 +165,7 @@ func TestBlocksReservedElsewhere(t *testing.T) {
 
 	b, base, target = newThinBench(t) // and one that is made between our look and our own
 	b.m.HoldPool(thinPool, true)
-	b.Thin = sightless{b.Thin}
+	b.Thin = &sightless{ThinMetadata: b.Thin}
 	if _, err := b.blocks(t.Context(), base, target); !errors.Is(err, volume.ErrPrecondition) {
 		t.Errorf("got %v", err)
 	}
@@ -174,10 +174,17 @@ func TestBlocksReservedElsewhere(t *testing.T) {
 	}
 }
 
-// sightless does not see that a pool is reserved.
-type sightless struct{ ThinMetadata }
+// sightless does not see at its first look that a pool is reserved.
+type sightless struct {
+	ThinMetadata
+	looked bool
+}
 
-func (sightless) Reserved(context.Context, volume.Ref) (bool, error) { return false, nil }
+func (s *sightless) Reserved(ctx context.Context, pool volume.Ref) (bool, error) {
+	held, err := s.ThinMetadata.Reserved(ctx, pool)
+	held, s.looked = held && s.looked, true
+	return held, err
+}
 
 // What a driver that was killed had reserved is released at the next start: also where the pool is not active, or gone.
 func TestReservedByAnEarlierDriver(t *testing.T) {
