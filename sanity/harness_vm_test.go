@@ -496,6 +496,15 @@ func (h *realHarness) Staging(t *testing.T, volumeName string) string {
 
 var created = regexp.MustCompile(`csi\.created=\d+`)
 
+// Sync makes what was written into a file durable, as its writer does who may not lose it.
+func (h *realHarness) Sync(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 func (h *realHarness) World(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder

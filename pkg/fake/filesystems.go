@@ -13,6 +13,7 @@ import (
 // filesystem is what mkfs makes: it stays when it is unmounted.
 type filesystem struct {
 	kind         string
+	id           string // a copy has that of its original
 	root         *inode
 	device       *lv // nil: none of ours
 	major, minor uint32
@@ -122,7 +123,7 @@ func (c *Filesystems) Format(ctx context.Context, d volume.Device, f volume.Form
 		case v.size < volume.MinFSBytes(f.FS):
 			return fmt.Errorf("%s: %s is too small", program, d)
 		}
-		fs := &filesystem{kind: string(f.FS), root: newFolder(), device: v, bytes: v.size}
+		fs := &filesystem{kind: string(f.FS), id: c.uuid(), root: newFolder(), device: v, bytes: v.size}
 		if f.FS == volume.Ext4 {
 			fs.root.add("lost+found", newFolder())
 		}
@@ -153,6 +154,24 @@ func (c *Filesystems) Grow(ctx context.Context, d volume.Device, fs volume.FS, m
 	}[fs]
 	return c.program(ctx, "", argv, func() error {
 		v.disk.fs.bytes = v.deviceBytes()
+		return nil
+	})
+}
+
+// Distinguish implements lifecycle.Filesystems.
+func (c *Filesystems) Distinguish(ctx context.Context, d volume.Device, id string) error {
+	c.mu.Lock()
+	v, err := c.device(d)
+	same := err == nil && (v.disk.fs == nil || v.disk.fs.kind != string(volume.Btrfs) || v.disk.fs.id == id)
+	c.mu.Unlock()
+	if err != nil || same {
+		return err
+	}
+	return c.change(ctx, "identity", d.Path, func() error {
+		if c.openCount(v) != 0 {
+			return fmt.Errorf("%w: %s", volume.ErrBusy, d)
+		}
+		v.disk.fs.id = id
 		return nil
 	})
 }

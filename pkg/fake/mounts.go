@@ -207,6 +207,8 @@ func (c *Mounts) Mount(ctx context.Context, d volume.Device, target string, o vo
 			return fmt.Errorf("mounting %s as %s: wrong file system type, or none: %w", d, o.FS, syscall.EINVAL)
 		case slices.ContainsFunc(c.opens, func(x *open) bool { return x.device == v }):
 			return fmt.Errorf("%w: mounting %s: %w", volume.ErrBusy, d, syscall.EBUSY)
+		case fs.kind == string(volume.Btrfs) && c.twin(fs):
+			return fmt.Errorf("mounting %s: another device of this file system is mounted: %w", d, syscall.EEXIST)
 		case c.inUse(fs) && fs.readOnly != ro:
 			return fmt.Errorf("%w: %s is mounted with another read-only flag", volume.ErrBusy, d)
 		}
@@ -214,6 +216,11 @@ func (c *Mounts) Mount(ctx context.Context, d volume.Device, target string, o vo
 		c.attach(&mount{parent: place, fs: v.disk.fs, root: v.disk.fs.root, target: real, readOnly: ro, options: options})
 		return nil
 	})
+}
+
+// twin reports whether another file system of the same id is mounted.
+func (m *Machine) twin(fs *filesystem) bool {
+	return slices.ContainsFunc(m.mounts, func(t *mount) bool { return t.fs != fs && t.fs.id == fs.id && t.fs.kind == fs.kind })
 }
 
 // Bind implements lifecycle.Mounts.

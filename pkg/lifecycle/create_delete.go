@@ -62,7 +62,7 @@ func (l *Lifecycle) create(ctx context.Context, s volume.Spec, complete func(con
 		return volume.LV{}, errors.Join(err, l.Journal.Forget(ctx, id))
 	}
 	lv, err = l.LVM.Create(ctx, s)
-	if err == nil && s.Copying {
+	if err == nil && s.Unfinished() {
 		lv, err = l.restore(ctx, s, lv)
 	}
 	if err == nil && len(s.Mutable) != 0 {

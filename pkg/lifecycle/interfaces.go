@@ -90,6 +90,10 @@ type Filesystems interface {
 	// SetGroup gives everything below the folder to the group, with the mode bits that kubelet's fsGroup sets. Nothing is
 	// walked where the folder itself has them: it is done last, so that an interrupted walk is begun again.
 	SetGroup(ctx context.Context, folder string, gid int) error
+	// Distinguish gives the file system on the device, a copy of another, an identity of its own where two of one may not be
+	// mounted together (btrfs). The same id gives the same identity, and a second time changes nothing. ErrBusy: the device is
+	// open. ErrPrecondition: it cannot be done; nothing was changed. A kill leaves one or the other.
+	Distinguish(ctx context.Context, d volume.Device, id string) error
 	// SetReadOnly makes the whole block device read-only, or writable again (BLKROSET).
 	SetReadOnly(ctx context.Context, d volume.Device, readOnly bool) error
 }

@@ -28,26 +28,24 @@ func (l *Lifecycle) fromSource(ctx context.Context, s volume.Spec) (volume.Spec,
 //  1. A temporary snapshot shows the source as it is at one moment, while that goes on to be used, and may even be deleted.
 //  2. What it shows is copied.
 //  3. It is removed.
-//  4. The state is taken away: one commit of LVM's metadata. Until then nobody is given the volume, whatever happens to its record.
+//  4. A file system that could not be mounted beside that of the source gets an identity of its own. Where LVM made the volume of its source
+//     at once, this is the first step.
+//  5. The state is taken away: one commit of LVM's metadata. Until then nobody is given the volume, whatever happens to its record.
 //
 // An error, or a kill in the middle, leaves the volume with its state, and perhaps the temporary snapshot: never that alone, so it
 // can be found through the volume (unrestore).
 func (l *Lifecycle) restore(ctx context.Context, s volume.Spec, to volume.LV) (volume.LV, error) {
-	source, err := l.source(ctx, s.Source.Ref, s.Source.Kind)
-	if err != nil {
-		return to, err
-	}
-	from, err := l.still(ctx, source, to)
-	if err != nil {
-		return to, err
-	}
-	if err := l.copyOnto(ctx, from, to.Ref); err != nil {
-		return to, err
+	if s.Copying {
+		if err := l.fillFrom(ctx, s.Source, to); err != nil {
+			return to, err
+		}
 	}
 	ctx, cancel := l.anew(ctx)
 	defer cancel()
-	if err := l.dropTemporary(ctx, source.VG, to.LV); err != nil {
-		return to, err
+	if s.Format.FS == volume.Btrfs {
+		if err := l.distinguish(ctx, to); err != nil {
+			return to, err
+		}
 	}
 	whole := to.Tags
 	whole.State = ""
@@ -57,6 +55,36 @@ func (l *Lifecycle) restore(ctx context.Context, s volume.Spec, to volume.LV) (v
 	}
 	to.Tags = whole
 	return to, nil
+}
+
+// fillFrom is steps 1 to 3 of restore.
+func (l *Lifecycle) fillFrom(ctx context.Context, s volume.Source, to volume.LV) error {
+	source, err := l.source(ctx, s.Ref, s.Kind)
+	if err != nil {
+		return err
+	}
+	from, err := l.still(ctx, source, to)
+	if err != nil {
+		return err
+	}
+	if err := l.copyOnto(ctx, from, to.Ref); err != nil {
+		return err
+	}
+	ctx, cancel := l.anew(ctx)
+	defer cancel()
+	return l.dropTemporary(ctx, source.VG, to.LV)
+}
+
+// distinguish gives the file system of a volume that was made of another an identity that follows from the uuid of its logical volume.
+func (l *Lifecycle) distinguish(ctx context.Context, to volume.LV) error {
+	if _, err := l.activeDevice(ctx, to.Ref); err != nil {
+		return err
+	}
+	d, err := l.closed(ctx, to.Ref, "give the file system of logical volume "+to.Ref.String()+" an identity of its own", true) // udev may look at it
+	if err != nil {
+		return err
+	}
+	return l.FS.Distinguish(ctx, d, to.UUID)
 }
 
 // anew gives time again to what comes after a copy, which may have taken longer than the deadline of ctx.

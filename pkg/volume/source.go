@@ -54,6 +54,12 @@ func (lv LV) ContentBytes() int64 {
 	return lv.SizeBytes
 }
 
+// Unfinished reports whether the volume is not yet whole when LVM has made it: the content is to be copied onto it, or its file system needs
+// an identity of its own before it can be mounted beside its source.
+func (s Spec) Unfinished() bool {
+	return s.Copying || s.Source != (Source{}) && s.Format.FS == Btrfs
+}
+
 // From gives the spec with the size that its source needs, and how it gets the content: a thin volume from a thin one of the same pool is
 // made by LVM, at once; onto any other it is copied. ErrOutOfRange: it is asked to be smaller than its source (CSI spec,
 // CreateVolume: the size of the volume MUST NOT be less than that of the source). ErrInvalid: it is asked to carry another file

@@ -106,7 +106,7 @@ func (s Spec) Tags(owner string) Tags {
 		t.Origin, t.Bytes, t.Created, t.CopyOnWrite = s.Origin.Ref.String(), s.Origin.SizeBytes, s.Created.UnixNano(), s.CopyOnWrite.String()
 	}
 	t.From = s.Source.String()
-	if s.Copying {
+	if s.Unfinished() {
 		t.State = Copying
 	}
 	if s.Name != s.LV {

@@ -15,6 +15,7 @@ import (
 
 var restoreTests = []driverTest{
 	{"Restore", driverRestore},
+	{"RestoreBesideItsSource", driverRestoreBeside},
 	{"RestoreRefused", driverRestoreRefused},
 }
 
@@ -102,6 +103,37 @@ func driverRestore(t *testing.T, h Harness) {
 				wantWorld(t, c, clean, "in the end")
 			})
 		}
+	}
+}
+
+// Of a file system that was just being written a snapshot has a log that is not yet replayed. What is made of it is mounted beside it, and beside
+// what is made of that again. case B50, case B53
+func driverRestoreBeside(t *testing.T, h Harness) {
+	c, _ := started(t, h)
+	for _, fs := range []string{"btrfs", "xfs"} {
+		t.Run(fs, func(t *testing.T) {
+			c := c.with(t)
+			thin := layout(c, "thin")
+			v := c.create("source", 304<<20, mountCapability(fs), thin)
+			c.ok(v.stage())
+			c.ok(c.WriteFile(v.staging+"/data", "before"))
+			if s, ok := c.Harness.(interface{ Sync(path string) error }); ok {
+				c.ok(s.Sync(v.staging + "/data"))
+			}
+			first := c.restore("first", 0, mountCapability(fs), thin, ofVolume(v.id))
+			c.ok(first.stage())
+			first.wantData("before")
+			second := c.restore("second", 0, mountCapability(""), thin, ofVolume(first.id)) // the file system of its source
+			c.ok(second.stage())
+			second.wantData("before")
+			c.ok(c.WriteFile(second.staging+"/data", "its own"))
+			first.wantData("before")
+			c.ok(v.unstage())
+			c.ok(v.stage())
+			for _, each := range []pv{second, first, v} {
+				each.end()
+			}
+		})
 	}
 }
 
@@ -208,5 +240,28 @@ func restoring(from, to string, clone bool) func(c caller) act {
 				return v.takeBack()
 			},
 		}
+	}
+}
+
+// restoringBtrfs is the scenario of a CreateVolume with a source that carries btrfs: what is made needs an identity of its own.
+func restoringBtrfs(c caller) act {
+	v := swept{pv: c.create("swept", 112<<20, mountCapability("btrfs"), layout(c, "thin")), target: c.Target(c.t, "swept")}
+	v.fill()
+	q := c.restoreRequest("restored", 112<<20, mountCapability("btrfs"), layout(c, "thin"), ofVolume(v.id))
+	made := pv{
+		caller: c, name: "restored", staging: c.Staging(c.t, "restored"), capability: mountCapability("btrfs"),
+		id: volume.ID{Node: c.NodeName(), Ref: volume.Ref{VG: c.VG(), LV: "restored"}}.String(),
+	}
+	return act{
+		call: func() error { _, err := c.Controller().CreateVolume(c.t.Context(), q); return err },
+		verify: func() error { // beside its source, which is mounted
+			return errors.Join(made.stage(), swept{pv: made, filled: true}.holds(), made.unstage())
+		},
+		undo: func() error {
+			if err := made.delete(); err != nil {
+				return err
+			}
+			return v.takeBack()
+		},
 	}
 }

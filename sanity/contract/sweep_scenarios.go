@@ -44,6 +44,7 @@ var scenarios = []scenario{
 	{"DeleteVolume", "thin", "lvremove flush", owesNothing, deleting("thin")},
 	{"CreateVolume", "thin of a thin snapshot", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, restoring("thin", "thin", false)},
 	{"CreateVolume", "thin of a thin volume", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, restoring("thin", "thin", true)},
+	{"CreateVolume", "btrfs of a thin volume", keepCreate + " lvcreate flush identity lvchange flush " + forget + " fsync", owesUndone, restoringBtrfs},
 	{"CreateVolume", "linear of a linear snapshot", keepCreate + " lvcreate flush copy copy flush lvchange flush " + forget + " fsync", owesUndone, restoring("linear", "linear", false)},
 	{"CreateVolume", "linear of a thin volume", keepCreate + " lvcreate flush lvcreate flush copy copy flush lvremove flush lvchange flush " + forget + " fsync", owesUndone, restoring("thin", "linear", true)},
 	{"CreateSnapshot", "linear", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("linear")},
