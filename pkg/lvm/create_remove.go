@@ -79,7 +79,7 @@ func (l *LVM) creating(s volume.Spec, err error) error {
 func (l *LVM) made(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	r := s.Ref
 	lv, err := l.Lookup(ctx, r)
-	if err == nil {
+	if err == nil && s.Kind == volume.Snapshot {
 		err = lv.Whole()
 	}
 	if err != nil {

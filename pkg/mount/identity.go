@@ -47,18 +47,13 @@ var btrfsSupers = []int64{64 << 10, 64 << 20, 256 << 30}
 // The copies of the superblock are written first, the one that the kernel reads last. So a kill leaves the old identity or the new one.
 // The device must be open nowhere; ErrBusy: it is.
 func (h *Host) Distinguish(ctx context.Context, d volume.Device, id string) error {
-	f, err := os.OpenFile(d.Path, os.O_RDWR|unix.O_EXCL|unix.O_DIRECT|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: device %s", volume.ErrBusy, d)
-	}
-	if err != nil {
-		return fmt.Errorf("device %s: %w", d, err)
-	}
-	defer f.Close() //nolint:errcheck // what was written is synced
 	sum := sha256.Sum256([]byte("btrfs " + id))
 	fsid := sum[:16]
 	fsid[6], fsid[8] = fsid[6]&0x0f|0x80, fsid[8]&0x3f|0x80 // a UUID of version 8 (RFC 9562)
-	supers, err := readSupers(f, d.SizeBytes)
+	supers, err := readSupers(d)
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: device %s", volume.ErrBusy, d)
+	}
 	if err != nil || len(supers) == 0 || bytes.Equal(supers[len(supers)-1].fsid(), fsid) {
 		return err
 	}
@@ -68,12 +63,16 @@ func (h *Host) Distinguish(ctx context.Context, d volume.Device, id string) erro
 		}
 	}
 	err = h.effects.Do(ctx, "identity", fmt.Sprintf("%s %x", d.Path, fsid), func() error {
+		f, err := os.OpenFile(d.Path, os.O_RDWR|unix.O_EXCL|unix.O_DIRECT|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
 		for _, s := range supers {
 			if _, err := f.WriteAt(s.data, s.at); err != nil {
-				return err
+				return errors.Join(err, f.Close())
 			}
 		}
-		return f.Sync()
+		return errors.Join(f.Sync(), f.Close())
 	})
 	if err != nil {
 		return fmt.Errorf("give the btrfs on device %s an identity of its own: %w", d, err)
@@ -88,10 +87,16 @@ type super struct {
 }
 
 // readSupers gives the superblocks of the btrfs on a device, the one that counts last; none where there is no btrfs.
-func readSupers(f *os.File, size int64) ([]super, error) {
+// The device must be open nowhere: EBUSY.
+func readSupers(d volume.Device) ([]super, error) {
+	f, err := os.OpenFile(d.Path, os.O_RDONLY|unix.O_EXCL|unix.O_DIRECT|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
 	var out []super
 	for i, at := range btrfsSupers {
-		if at+btrfsSuperBytes > size {
+		if at+btrfsSuperBytes > d.SizeBytes {
 			break
 		}
 		s := super{at, alignedBlock()}

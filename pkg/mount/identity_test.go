@@ -23,7 +23,7 @@ func btrfsImage(t *testing.T, change func(super)) volume.Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // as the test goes on it is read
+	defer f.Close()
 	for _, at := range btrfsSupers[:2] {
 		s := super{at, make([]byte, btrfsSuperBytes)}
 		copy(s.data[btrfsMagic:], "_BHRfS_M")
@@ -47,12 +47,7 @@ func btrfsImage(t *testing.T, change func(super)) volume.Device {
 
 func supersOf(t *testing.T, d volume.Device) []super {
 	t.Helper()
-	f, err := os.Open(d.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() //nolint:errcheck // read only
-	all, err := readSupers(f, d.SizeBytes)
+	all, err := readSupers(d)
 	if err != nil {
 		t.Fatal(err)
 	}
