@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -333,4 +334,162 @@ func TestNoUdevCookies(t *testing.T) {
 		t.Errorf("cookies are left:\n%s", cookies)
 	}
 	h.wantWorld(t, world, "after all calls")
+}
+
+// setData gives one physical volume a table in which the part that holds the data is a target of that kind, as
+// "delay" or "flakey"; args come after its device and offset. The metadata stays where it is quick and good.
+func (h *realHarness) setData(t *testing.T, p pv, kind, args string) {
+	t.Helper()
+	table := strings.Replace(p.table("linear"), fmt.Sprintf("%d linear", pvBytes/512-labelSectors), fmt.Sprintf("%d %s", pvBytes/512-labelSectors, kind), 1)
+	sh(t, "dmsetup", "load", p.name, "--table", table+" "+args)
+	sh(t, "dmsetup", "suspend", "--noflush", "--nolockfs", p.name)
+	sh(t, "dmsetup", "resume", p.name)
+}
+
+// A disk takes three seconds for all it is asked, and later none.
+func TestSlowDisk(t *testing.T) {
+	oneDiskSuffers(t, "delay", "3000", codes.DeadlineExceeded, codes.Aborted)
+}
+
+// A disk fails every other second (in between it does not), and later never.
+func TestFlakyDisk(t *testing.T) {
+	oneDiskSuffers(t, "flakey", "1 1", codes.OK, codes.DeadlineExceeded, codes.Aborted, codes.Internal)
+}
+
+// oneDiskSuffers: the volumes that lie on the disk may be answered so, by their deadline; all others, Probe, the stop and the
+// start of the driver go on as ever; and when the disk is well again, so is everything.
+func oneDiskSuffers(t *testing.T, kind, args string, allowed ...codes.Code) {
+	sh(t, "modprobe", "dm-"+kind)
+	h := newRealHarness(t).(*realHarness)
+	h.Start(t)
+	ill := h.pvs[0]
+	paths := map[string]string{}
+	for _, name := range []string{"ill", "blank", "well"} {
+		paths[name] = h.Staging(t, "disk-"+name)
+	}
+	target, inlineTarget := h.Target(t, "disk-well"), h.Target(t, "disk-inline")
+	lvm(t, "pvchange", "-q", "-x", "n", "/dev/mapper/"+ill.name)
+	sick := false
+	defer func() {
+		if sick {
+			h.setData(t, ill, "linear", "")
+		}
+		lvm(t, "pvchange", "-q", "-x", "y", "/dev/mapper/"+ill.name)
+	}()
+	ids := map[string]string{}
+	create := func(name string) {
+		t.Helper()
+		v, err := h.create(t.Context(), name, nil)
+		must(t, err)
+		ids[name] = v.GetVolumeId()
+	}
+	stage := func(name string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := h.Node().NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: ids[name], StagingTargetPath: paths[name], VolumeCapability: hungCapability()})
+			return err
+		}
+	}
+	unstage := func(name string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := h.Node().NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: ids[name], StagingTargetPath: paths[name]})
+			return err
+		}
+	}
+	publish := func(ctx context.Context) error {
+		_, err := h.Node().NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: ids["well"], StagingTargetPath: paths["well"], TargetPath: target, VolumeCapability: hungCapability()})
+		return err
+	}
+	remove := func(ctx context.Context) error { return h.unpublish(ctx, hungInline("f"), inlineTarget) }
+	world := h.World(t)
+	create("well")
+	must(t, stage("well")(t.Context()))
+	must(t, unstage("well")(t.Context()))
+	lvm(t, "pvchange", "-q", "-x", "y", "/dev/mapper/"+ill.name)
+	create("ill")
+	create("blank")
+	must(t, h.publishInline(t.Context(), hungInline("f"), inlineTarget))
+	lvm(t, "pvchange", "-q", "-x", "n", "/dev/mapper/"+ill.name)
+	for name, want := range map[string]bool{"ill": true, "blank": true, hungInline("f"): true, "well": false} {
+		if on := lvm(t, "lvs", "--noheadings", "-o", "devices", realVG+"/"+name); strings.Contains(on, ill.name+"(") != want {
+			t.Fatalf("%s lies on %s", name, strings.TrimSpace(on))
+		}
+	}
+	must(t, stage("ill")(t.Context()))
+	must(t, h.WriteFile(paths["ill"]+"/f", "precious"))
+	unix.Sync()
+	must(t, unstage("ill")(t.Context()))
+
+	h.setData(t, ill, kind, args)
+	sick = true
+	timed := func(what string, limit time.Duration, call func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		start := time.Now()
+		err := call(ctx)
+		took := time.Since(start).Round(time.Millisecond)
+		t.Logf("%s: %s: after %s: %v", kind, what, took, err)
+		if took > limit+2*time.Second {
+			t.Errorf("%s: ended after %s, and its deadline was %s", what, took, limit)
+		}
+		return err
+	}
+	suffers := func(what string, call func(context.Context) error) {
+		t.Helper()
+		if err := timed(what, 4*time.Second, call); !slices.Contains(allowed, status.Code(err)) {
+			t.Errorf("%s: got %v, want one of %v", what, err, allowed)
+		}
+	}
+	goesOn := func(what string, call func(context.Context) error) {
+		t.Helper()
+		if err := timed(what, 15*time.Second, call); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	probe := func(ctx context.Context) error {
+		r, err := h.Identity().Probe(ctx, &csi.ProbeRequest{})
+		if err == nil && !r.GetReady().GetValue() {
+			err = errors.New("not ready")
+		}
+		return err
+	}
+	others := func() {
+		t.Helper()
+		goesOn("Probe", probe)
+		goesOn("stage of another", stage("well"))
+		goesOn("publish of another", publish)
+		must(t, h.WriteFile(target+"/f", "well"))
+		goesOn("unpublish of another", func(ctx context.Context) error { return h.unpublish(ctx, ids["well"], target) })
+		goesOn("unstage of another", unstage("well"))
+	}
+	suffers("stage of a blank one", stage("blank"))
+	others()
+	suffers("inline unpublish", remove)
+	suffers("stage of one with data", stage("ill"))
+	others()
+	start := time.Now()
+	h.Stop(t)
+	t.Logf("%s: stopped after %s", kind, time.Since(start).Round(time.Millisecond))
+	h.Start(t)
+	others()
+	suffers("stage of a blank one, by the next driver", stage("blank"))
+
+	h.setData(t, ill, "linear", "")
+	sick = false
+	plain := func(call func(context.Context) error) func() error {
+		return func() error { return call(t.Context()) }
+	}
+	again(t, "inline unpublish", plain(remove))
+	for _, name := range []string{"ill", "blank"} {
+		again(t, "unstage of "+name, plain(unstage(name)))
+		again(t, "stage of "+name, plain(stage(name)))
+	}
+	if got, err := h.ReadFile(paths["ill"] + "/f"); got != "precious" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	must(t, h.WriteFile(paths["blank"]+"/f", "x"))
+	for name, id := range ids {
+		again(t, "unstage of "+name, plain(unstage(name)))
+		again(t, "delete of "+name, func() error { return h.delete(t.Context(), id) })
+	}
+	h.wantWorld(t, world, "after the disk was well again")
 }

@@ -25,6 +25,7 @@ type Entry struct {
 // What the node writes of itself.
 const (
 	doBooting = "booting" // the disks are there
+	doMended  = "mended"  // the metadata of the group was torn on all disks, and that of sequence number N was restored
 	doServing = "serving" // a driver is ready, and what the last cut left is looked at
 	doLoading = "loading" // all was as it should be; the random load begins
 	doFault   = "fault"   // something was not

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +36,7 @@ type host struct {
 	until map[string]func() // called when the node writes this
 	timer *time.Timer
 	all   int            // entries
+	torn  int            // boots at which LVM's metadata had to be restored
 	lost  map[string]int // cuts by what was going on
 	total Loss
 }
@@ -85,8 +87,8 @@ func (h *host) run() (err error) {
 			return fmt.Errorf("cut %d of -cuts %d -seed %d: %w", n-1, h.cuts, h.seed, err)
 		}
 	}
-	fmt.Printf("powercut: %d cuts survived in %s; %d lines in the book; %d writes were not flushed at a cut, of which %d were lost and %d torn; cuts while: %v\n",
-		h.cuts, time.Since(start).Round(time.Second), h.all, h.total.Unflushed, h.total.Lost, h.total.Torn, h.lost)
+	fmt.Printf("powercut: %d cuts survived in %s; %d lines in the book; %d writes were not flushed at a cut, of which %d were lost and %d torn; LVM's metadata was restored %d times; cuts while: %v\n",
+		h.cuts, time.Since(start).Round(time.Second), h.all, h.total.Unflushed, h.total.Lost, h.total.Torn, h.torn, h.lost)
 	return nil
 }
 
@@ -139,11 +141,16 @@ func (h *host) boot(n int) error {
 	if fault != "" || ended != last || err != nil {
 		return h.report(n, fault, ended, err)
 	}
+	mended := ""
+	if slices.ContainsFunc(h.seen, func(e Entry) bool { return e.Do == doMended }) {
+		h.torn++
+		mended = "; LVM's metadata was restored"
+	}
 	if last {
 		return nil
 	}
 	h.lost[doing]++
-	fmt.Printf("cut %d: %s, while %s; %s\n", n, a, doing, time.Since(start).Round(100*time.Millisecond))
+	fmt.Printf("cut %d: %s, while %s%s; %s\n", n, a, doing, mended, time.Since(start).Round(100*time.Millisecond))
 	return nil
 }
 

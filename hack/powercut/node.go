@@ -122,6 +122,11 @@ func (n *Node) boot() error {
 		}
 	}
 	n.book.write(Entry{Do: doBooting})
+	if seqno, err := mend("/dev/vda", "/dev/vdb"); err != nil {
+		return err
+	} else if seqno != 0 {
+		n.book.write(Entry{Do: doMended, N: seqno})
+	}
 	if n.random.IntN(2) == 0 { // by the distribution's units, or by nobody
 		if err := lvm("vgchange", "-q", "-ay", group); err != nil {
 			return err

@@ -85,6 +85,9 @@ func Run(t *testing.T, h contract.Harness, steps []Step, o Options) (failed int,
 	r.prepare()
 	world := r.World(t)
 	for i, s := range steps {
+		if i != 0 && i%500 == 0 {
+			t.Logf("%d of %d steps", i, len(steps)) // seen at once with go test -v
+		}
 		r.deep = i%r.DeepEvery == 0
 		if err := doings[s.Do].run(r, s); err != nil {
 			return i + 1, fmt.Errorf("step %d, %s: %w", i+1, s, err)
