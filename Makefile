@@ -25,7 +25,7 @@ VM_RUN ?= ^($(shell grep -rhoE --include='*_vm_test.go' '^func Test[A-Za-z0-9_]+
 
 # What "make test" leaves to "make hard": the same faults as over the fake, on a machine where each takes minutes.
 VM_SKIP ?=
-hard = ^Test(Killed(LVM|Lvcreate)|StoppedLVM|DeadDisks|HungDisks|SlowDisk|FlakyDisk|(Sweep|Soak)OverRealMachine|StuckUdev|FullEtcLVM|OddLVMConf|NoisyLVM|LockedGroup|GuestGroupInABlockVolume|UnmountableFilesystem|OutOfDescriptors|NoUdevCookies|CSISanityAttached|SharedMounts)$$|^TestDriverOverRealMachine$$/^(Journal(Fails|FailsALaterPublish|HoldsOn|Damaged|Syncs)|Later.*|BusyBesideASecondTarget|RollbackThatFails)$$
+hard = ^Test(Killed(LVM|Lvcreate)|StoppedLVM|DeadDisks|HungDisks|SlowDisk|FlakyDisk|(Sweep|Soak)OverRealMachine|StuckUdev|FullEtcLVM|OddLVMConf|NoisyLVM|LockedGroup|GuestGroupInABlockVolume|UnmountableFilesystem|OutOfDescriptors|NoUdevCookies|CSISanityAttached|SharedMounts|HealthOfA(HungDisk|PulledDisk|Btrfs))$$|^TestDriverOverRealMachine$$/^(Journal(Fails|FailsALaterPublish|HoldsOn|Damaged|Syncs)|Later.*|BusyBesideASecondTarget|RollbackThatFails|HealthOf.*)$$
 
 UNIT_TIMEOUT ?= 5m
 FUZZ ?= 100000

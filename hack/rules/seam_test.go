@@ -44,7 +44,7 @@ var unseamed = map[string]string{
 	"pkg/copy openBlock":   "opens; what is written passes the seam by halves",
 	"pkg/copy Zero":        "called through an interface, within the seam",
 	"pkg/lvm ioctl":        "ioctls that ask; and messages to targets, which pass the seam where they are sent",
-	"pkg/mount ask":        "ioctls that ask",
+	"pkg/mount ioctlAsk":   "ioctls that ask",
 }
 
 // Whatever the driver changes outside its memory passes the effect seam, or the fault sweep does not see it: each use of a

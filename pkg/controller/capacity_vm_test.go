@@ -123,7 +123,7 @@ func newPlain(t *testing.T, overcommit float64) *Controller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Node: "node-1", TopologyKey: request.TopologyKey(driverName), VolumeGroups: volume.Patterns{capVG}, Overcommit: overcommit}, plain{l})
+	return New(Config{Node: "node-1", TopologyKey: request.TopologyKey(driverName), VolumeGroups: volume.Patterns{capVG}, Overcommit: overcommit}, plain{l}, nil)
 }
 
 // tryMaximum asks for the largest volume, makes it, and removes it. Where exact, one byte more must be refused.

@@ -56,13 +56,14 @@ type Controller struct {
 	cfg     Config
 	here    request.Topology
 	volumes Volumes
+	health  Health
 }
 
 var _ csi.ControllerServer = (*Controller)(nil)
 
 // New gives the controller of this node.
-func New(cfg Config, volumes Volumes) *Controller {
-	return &Controller{cfg: cfg, here: request.Topology{Key: cfg.TopologyKey, Node: cfg.Node}, volumes: volumes}
+func New(cfg Config, volumes Volumes, health Health) *Controller {
+	return &Controller{cfg: cfg, here: request.Topology{Key: cfg.TopologyKey, Node: cfg.Node}, volumes: volumes, health: health}
 }
 
 // volume gives the message for a logical volume. A volume has the same id and context in all answers (CSI spec, Volume):

@@ -113,7 +113,7 @@ func newController() (*Controller, *volumes) {
 	}}
 	return New(Config{
 		Node: "node-1", TopologyKey: request.TopologyKey(driverName), VolumeGroups: volume.Patterns{"vg0", "data-*"}, Overcommit: 2,
-	}, v), v
+	}, v, illness{v}), v
 }
 
 // reset forgets what was asked so far.

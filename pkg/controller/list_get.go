@@ -35,10 +35,12 @@ func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 			entries = append(entries, e)
 		}
 	}
-	return page(entries, most), nil
+	out := &csi.ListVolumesResponse{}
+	out.Entries, out.NextToken = page(entries, most, func(e *csi.ListVolumesResponse_Entry) string { return e.GetVolume().GetVolumeId() })
+	return out, nil
 }
 
-// checkPage checks the bounds of a page: after is a token, most its number of entries.
+// checkPage checks what a request for a page of a list says: after which id it begins, and how many entries it may have.
 func (c *Controller) checkPage(after string, most int) error {
 	if most < 0 {
 		return volume.Invalid("max_entries", strconv.Itoa(most), "must not be negative; 0 is no bound")
@@ -49,14 +51,13 @@ func (c *Controller) checkPage(after string, most int) error {
 	return nil
 }
 
-// page sorts the entries and keeps at most so many; 0 is no bound. There is a token only where something is left.
-func page(entries []*csi.ListVolumesResponse_Entry, most int) *csi.ListVolumesResponse {
-	id := func(e *csi.ListVolumesResponse_Entry) string { return e.GetVolume().GetVolumeId() }
-	slices.SortFunc(entries, func(a, b *csi.ListVolumesResponse_Entry) int { return strings.Compare(id(a), id(b)) })
+// page sorts the entries by id and keeps at most so many; 0 is no bound. There is a token only where something is left.
+func page[E any](entries []E, most int, id func(E) string) (kept []E, token string) {
+	slices.SortFunc(entries, func(a, b E) int { return strings.Compare(id(a), id(b)) })
 	if most == 0 || len(entries) <= most {
-		return &csi.ListVolumesResponse{Entries: entries}
+		return entries, ""
 	}
-	return &csi.ListVolumesResponse{Entries: entries[:most], NextToken: id(entries[most-1])}
+	return entries[:most], id(entries[most-1])
 }
 
 // ControllerGetVolume implements csi.ControllerServer.

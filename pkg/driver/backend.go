@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
@@ -10,7 +11,7 @@ import (
 // Backend is the outside world of a driver: LVM and the kernel, or a machine in memory that stands for them.
 type Backend struct {
 	LVM         LVM
-	Mounts      lifecycle.Mounts
+	Mounts      Mounts
 	Paths       lifecycle.Paths
 	Filesystems Filesystems
 	Copier      lifecycle.Copier
@@ -24,8 +25,17 @@ type LVM interface {
 	List(ctx context.Context) ([]volume.LV, error)
 	// Groups gives the groups of --volume-groups that are there, in the order of its patterns, then by name.
 	Groups(ctx context.Context) ([]volume.Group, error)
+	// VolumeFacts and StorageFacts: see health.LVM.
+	VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, error)
+	StorageFacts(ctx context.Context) volume.StorageFacts
 	// Check is nil where LVM answers and at least one group is there and whole.
 	Check(ctx context.Context) error
+}
+
+// Mounts is what the parts of the driver ask of the mount table and of what is mounted, all together.
+type Mounts interface {
+	lifecycle.Mounts
+	health.Host
 }
 
 // Filesystems is what the parts of the driver ask of file systems, all together.

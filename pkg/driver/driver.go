@@ -11,6 +11,7 @@ import (
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/controller"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/keylock"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
@@ -122,18 +123,19 @@ func (d *Driver) timing() lifecycle.Timing {
 
 func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {
 	s := rpc.Services{Identity: identity, Locks: locks, Interrupt: life.CancelCopy}
+	check := health.New(d.backend.LVM, d.backend.Mounts, d.backend.Paths.Resolve)
 	if d.cfg.serves(ServiceController) {
 		c := controller.New(controller.Config{
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,
 			Attach: d.cfg.Attach, NodeName: d.cfg.NodeName,
-		}, volumes{d.backend.LVM, life})
+		}, volumes{d.backend.LVM, life}, check)
 		s.Controller, s.SnapshotMetadata = c, controller.NewSnapshotMetadata(c, life)
 	}
 	if d.cfg.serves(ServiceNode) {
 		s.Node = node.New(node.Config{
 			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName),
 			VolumeGroups: d.cfg.VolumeGroups, MaxVolumes: d.cfg.MaxVolumes,
-		}, life, facts{life, d.backend.LVM, d.backend.Filesystems})
+		}, life, facts{life, d.backend.LVM, d.backend.Filesystems}, check)
 	}
 	return s
 }

@@ -19,6 +19,7 @@ type filesystem struct {
 	major, minor uint32
 	bytes        int64
 	readOnly     bool // as long as it is mounted
+	sick         Sickness
 }
 
 // disk is what is on a device. With fs, it is that file system; else another signature, or bytes, or nothing.

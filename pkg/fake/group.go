@@ -18,10 +18,11 @@ type group struct {
 	extent     int64 // bytes
 	pvs        []*pv
 	lvs        map[string]*lv
-	revision   int           // of the metadata
-	residue    []disk        // what removed LVs left on their extents
-	unreadable error         // what every command on the group meets
-	lock       chan struct{} // LVM's own lock on the group
+	forgotten  map[string]*lv // not in the metadata any more, but they have a device
+	revision   int            // of the metadata
+	residue    []disk         // what removed LVs left on their extents
+	unreadable error          // what every command on the group meets
+	lock       chan struct{}  // LVM's own lock on the group
 }
 
 // pv is a physical volume.
@@ -58,6 +59,8 @@ type lv struct {
 	written  map[int64]int64 // thin: by chunk, what was written there: a number that no other write has
 	held     bool            // of a pool: its metadata snapshot is reserved
 	settings volume.Mutable  // what LVM holds of them
+
+	sick Sickness
 }
 
 // AddGroup makes a volume group of blank disks: /dev/<name>0, /dev/<name>1, ...
@@ -279,9 +282,11 @@ func (m *Machine) volume(r volume.Ref) *lv {
 
 func (m *Machine) byMinor(minor uint32) *lv {
 	for _, g := range m.groups {
-		for _, v := range g.lvs {
-			if v.active && v.minor == minor {
-				return v
+		for _, lvs := range []map[string]*lv{g.lvs, g.forgotten} {
+			for _, v := range lvs {
+				if v.active && v.minor == minor {
+					return v
+				}
 			}
 		}
 	}

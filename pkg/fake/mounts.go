@@ -31,10 +31,10 @@ type open struct {
 	holder volume.Holder
 }
 
-func (t *mount) isReadOnly() bool { return t.readOnly || t.fs.readOnly }
+func (t *mount) isReadOnly() bool { return t.readOnly || t.fs.readOnly || t.fs.sick.ForcedReadOnly }
 
 func (t *mount) row() volume.Mount {
-	r := volume.Mount{Target: t.target, Root: t.root.path(), FS: t.fs.kind, ReadOnly: t.isReadOnly(), Options: t.options}
+	r := volume.Mount{Target: t.target, Root: t.root.path(), FS: t.fs.kind, ReadOnly: t.isReadOnly(), Forced: t.fs.sick.ForcedReadOnly && !t.readOnly && t.root.kind != node, Options: t.options}
 	switch {
 	case t.root.kind == node:
 		r.Major, r.Minor, r.Block = dmMajor, t.root.minor, true

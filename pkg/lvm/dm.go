@@ -61,11 +61,12 @@ type deviceMapper struct {
 	sys, dev string
 	effects  effect.Seam
 	status   func(name string) (dmStatus, error) // askKernel; another in tests without device-mapper
+	told     func(name string) ([]target, error) // askTargets; the same
 }
 
 func newDeviceMapper(sys, dev string, effects effect.Seam) deviceMapper {
 	d := deviceMapper{sys: sys, dev: dev, effects: effects}
-	d.status = d.askKernel
+	d.status, d.told = d.askKernel, d.askTargets
 	return d
 }
 

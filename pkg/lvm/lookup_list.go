@@ -20,6 +20,15 @@ func (l *LVM) Lookup(ctx context.Context, r volume.Ref) (volume.LV, error) {
 	if err != nil {
 		return volume.LV{}, fmt.Errorf("looking for logical volume %s: %w", r.LV, err)
 	}
+	lv, err := l.find(s, r)
+	if err != nil && !isAnswer(err) {
+		err = fmt.Errorf("looking for logical volume %s: %w", r.LV, err)
+	}
+	return lv, err
+}
+
+// find finds one of our logical volumes; the errors are Lookup's.
+func (l *LVM) find(s *state, r volume.Ref) (volume.LV, error) {
 	var foreign *volume.LV
 	for _, g := range l.ordered(s) {
 		lv, ok := g.lvs[r.LV]
@@ -35,7 +44,7 @@ func (l *LVM) Lookup(ctx context.Context, r volume.Ref) (volume.LV, error) {
 		return volume.LV{}, l.notOurs(foreign.Ref)
 	}
 	if err := l.wholeFor(s, r.VG); err != nil {
-		return volume.LV{}, fmt.Errorf("looking for logical volume %s: %w", r.LV, err)
+		return volume.LV{}, err
 	}
 	return volume.LV{}, fmt.Errorf("%w: there is no logical volume %s", volume.ErrNotFound, strings.TrimPrefix(r.String(), "/"))
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
@@ -41,6 +42,7 @@ type LVM struct {
 	durable   func(ctx context.Context, vg string) error // flushGroup; tests have no disks
 	tools     run.Streamer                               // for the programs of thin-provisioning-tools
 	pools     thinPools                                  // the kernel's; tests have others
+	watcher   watcher
 
 	mu     sync.Mutex
 	queues map[string]chan struct{} // by group: full while an LVM command of ours changes it
@@ -81,6 +83,7 @@ func newLVM(e Executor, cfg Config, sys, dev string) *LVM {
 		queues:    map[string]chan struct{}{},
 	}
 	l.durable, l.pools = l.flushGroup, l.dm
+	l.watcher = watcher{dm: l.dm, settle: settleTime, errors: diskErrors{now: time.Now}}
 	return l
 }
 

@@ -88,20 +88,24 @@ func (d deviceMapper) targets(major, minor uint32, flags uint32) ([]target, erro
 	return parseTargets(buf)
 }
 
-// parseTargets reads the answer of DM_TABLE_STATUS.
+// parseTargets reads the answer of DM_TABLE_STATUS. Each target tells where the next one begins, counted from the first.
 func parseTargets(buf []byte) ([]target, error) {
 	if binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag != 0 {
 		return nil, fmt.Errorf("DM_TABLE_STATUS: more than %d bytes", len(buf))
 	}
-	start, count := binary.NativeEndian.Uint32(buf[dmDataStart:]), binary.NativeEndian.Uint32(buf[dmTargetCount:])
+	start, count := uint64(binary.NativeEndian.Uint32(buf[dmDataStart:])), binary.NativeEndian.Uint32(buf[dmTargetCount:])
 	var out []target
-	for at := uint64(start); count > 0; count-- {
-		if at+specSize > uint64(len(buf)) {
+	for at := start; count > 0; count-- {
+		if at < dmIoctlSize || at+specSize > uint64(len(buf)) {
 			return nil, fmt.Errorf("DM_TABLE_STATUS: a target at byte %d of %d", at, len(buf))
 		}
-		spec := buf[at:]
-		out = append(out, target{kind: text(spec[specKind:specSize]), params: text(spec[specSize:])})
-		at = uint64(start) + uint64(binary.NativeEndian.Uint32(spec[specNext:]))
+		spec := buf[at : at+specSize]
+		next := start + uint64(binary.NativeEndian.Uint32(spec[specNext:]))
+		if next < at+specSize || next > uint64(len(buf)) {
+			return nil, fmt.Errorf("DM_TABLE_STATUS: the target at byte %d ends at %d of %d", at, next, len(buf))
+		}
+		out = append(out, target{kind: text(spec[specKind:]), params: text(buf[at+specSize : next])})
+		at = next
 	}
 	return out, nil
 }

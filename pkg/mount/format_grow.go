@@ -183,7 +183,7 @@ const (
 
 func xfsFull(mountpoint string, bytes int64) (bool, error) {
 	var g xfsGeometry
-	if err := ask(mountpoint, xfsGeometryV4, unsafe.Pointer(&g)); err != nil {
+	if err := ioctlAsk(mountpoint, xfsGeometryV4, unsafe.Pointer(&g)); err != nil {
 		return false, fmt.Errorf("XFS_IOC_FSGEOMETRY: %w", err)
 	}
 	return g.full(bytes), nil
@@ -212,15 +212,15 @@ const btrfsDevInfo = 0xd000941e // BTRFS_IOC_DEV_INFO: _IOWR(0x94, 30, struct bt
 // btrfsFull asks for the first device, the only one the driver gives a file system, which "resize max" grows as well.
 func btrfsFull(mountpoint string, bytes int64) (bool, error) {
 	dev := btrfsDevice{ID: 1}
-	if err := ask(mountpoint, btrfsDevInfo, unsafe.Pointer(&dev)); err != nil {
+	if err := ioctlAsk(mountpoint, btrfsDevInfo, unsafe.Pointer(&dev)); err != nil {
 		return false, fmt.Errorf("BTRFS_IOC_DEV_INFO: %w", err)
 	}
 	sector := uint64(os.Getpagesize()) // or less; a device's size is rounded down to it
 	return dev.TotalBytes >= uint64(bytes)/sector*sector, nil
 }
 
-// ask puts an ioctl that changes nothing to the file system at a mount point.
-func ask(mountpoint string, request uintptr, arg unsafe.Pointer) error {
+// ioctlAsk puts an ioctl that changes nothing to the file system at a mount point.
+func ioctlAsk(mountpoint string, request uintptr, arg unsafe.Pointer) error {
 	f, err := os.OpenFile(mountpoint, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

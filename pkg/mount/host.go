@@ -19,19 +19,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
-// Host is this machine, as seen from the mount namespace of this process. It holds no state: every answer is the kernel's.
+// Host is this machine, as seen from the mount namespace of this process. It holds no state but questions that are open: every
+// answer is the kernel's.
 // It is safe for use by several goroutines.
 type Host struct {
 	runner  run.Runner
 	effects effect.Seam
 	proc    string // /proc
 	sys     string // /sys
+	dev     string // /dev
 	search  time.Duration
+	open    ask.Open // questions that may hang
 }
 
 // Option changes a Host from what is right outside of tests.
@@ -48,7 +52,7 @@ const searchTime = 2 * time.Second
 
 // New gives the machine. Programs are run by runner; changes that need none pass through effects.
 func New(runner run.Runner, effects effect.Seam, options ...Option) *Host {
-	h := &Host{runner: runner, effects: effects, proc: "/proc", sys: "/sys", search: searchTime}
+	h := &Host{runner: runner, effects: effects, proc: "/proc", sys: "/sys", dev: "/dev", search: searchTime}
 	for _, o := range options {
 		o(h)
 	}

@@ -128,6 +128,7 @@ func (t *translator) mount(r *mountinfo.Info) volume.Mount {
 		Root:     r.Root,
 		FS:       r.FSType,
 		ReadOnly: slices.Contains(perMount, "ro") || slices.Contains(super, "ro"),
+		Forced:   !block && slices.Contains(perMount, "rw") && (slices.Contains(super, "ro") || slices.Contains(super, "emergency_ro")),
 		Options:  perMount,
 		Place:    t.place(r),
 	}

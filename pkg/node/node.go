@@ -46,11 +46,12 @@ type Server struct {
 	Config
 	lifecycle Lifecycle
 	facts     Facts
+	health    Health
 }
 
 // New returns the service.
-func New(c Config, l Lifecycle, f Facts) *Server {
-	return &Server{Config: c, lifecycle: l, facts: f}
+func New(c Config, l Lifecycle, f Facts, h Health) *Server {
+	return &Server{Config: c, lifecycle: l, facts: f, health: h}
 }
 
 // NodeGetInfo tells where this node is (CSI spec, NodeGetInfo).
@@ -70,6 +71,8 @@ func (s *Server) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
 	} {
 		out.Capabilities = append(out.Capabilities, &csi.NodeServiceCapability{
 			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},

@@ -30,7 +30,7 @@ func (v *vanishing) Usage(context.Context, string, bool) (volume.Usage, error) {
 }
 
 func TestStatsOfAVolumeThatVanishes(t *testing.T) {
-	r, err := New(Config{ShortNode: "n"}, nil, &vanishing{}).NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "n/vg/lv", VolumePath: "/t"})
+	r, err := New(Config{ShortNode: "n"}, nil, &vanishing{}, nil).NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "n/vg/lv", VolumePath: "/t"})
 	if !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("got %v, %v; want ErrNotFound", r, err)
 	}

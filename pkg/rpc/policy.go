@@ -43,6 +43,12 @@ var policies = map[string]policy{
 	// caller takes his time with what was read, so each may stay for long.
 	csi.SnapshotMetadata_GetMetadataAllocated_FullMethodName: {many: 32},
 	csi.SnapshotMetadata_GetMetadataDelta_FullMethodName:     {many: 32},
+	// Unlocked, as ListVolumes: that an operation on a volume hangs must not hide why. They do not hang themselves, and
+	// each device has at most one asker (pkg/ask).
+	csi.Controller_ControllerGetVolumeHealth_FullMethodName:  {many: 32, chatter: true},
+	csi.Controller_ControllerListVolumeHealth_FullMethodName: {many: 4, chatter: true},
+	csi.Node_NodeGetVolumeHealth_FullMethodName:              {many: 32, chatter: true},
+	csi.Node_NodeGetStorageHealth_FullMethodName:             {many: 4, chatter: true},
 	// Unlocked: these tell what the driver is, not what a volume is.
 	csi.Controller_ControllerGetCapabilities_FullMethodName: {many: 32, chatter: true},
 	csi.Node_NodeGetCapabilities_FullMethodName:             {many: 32, chatter: true},

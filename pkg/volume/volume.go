@@ -181,7 +181,10 @@ type Mount struct {
 	Root         string // the folder of the file system that is visible at Target, "/" for all of it
 	FS           string // the type of the file system
 	ReadOnly     bool   // this mount, or the whole file system, is read-only
-	Options      []string
+	// Forced: the file system refuses writes although this mount was not made read-only. The driver makes single mounts
+	// read-only, never the file system below them, so the kernel did that, or somebody by hand.
+	Forced  bool
+	Options []string
 	// Place is the same for all appearances of a mount that the kernel shows at several paths, because what it lies on is
 	// shared between them (mount_namespaces(7), SHARED SUBTREES): to unmount one unmounts all. "": it appears here only.
 	Place string
@@ -235,4 +238,13 @@ func (h Holder) String() string {
 type Usage struct {
 	Bytes, UsedBytes, AvailableBytes    int64
 	Inodes, UsedInodes, AvailableInodes int64 // 0 for block volumes, and where a file system has no such bound
+}
+
+// Redundant reports whether the layout bears the loss of a disk.
+func (t Type) Redundant() bool {
+	switch t {
+	case RAID1, RAID5, RAID6, RAID10:
+		return true
+	}
+	return false
 }

@@ -505,6 +505,7 @@ func commands(t *testing.T, h Harness) {
 			_, err := h.Node().NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.id, VolumePath: target})
 			return err
 		})
+		count("all that tells of health", 0, func() error { v.health(target); return nil })
 		count("NodeUnpublishVolume", 0, func() error { return v.unpublish(target) })
 		count("NodeUnstageVolume", 0, v.unstage)
 		count("DeleteVolume", 1, v.delete)

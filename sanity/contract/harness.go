@@ -118,6 +118,11 @@ type Machine interface {
 	// MakeLV makes a linear logical volume with these tags, active, behind the driver's back.
 	MakeLV(t *testing.T, r volume.Ref, bytes int64, tags ...string)
 	DestroyLV(t *testing.T, r volume.Ref)
+	// MakePool makes a thin pool behind the driver's back.
+	MakePool(t *testing.T, name string, bytes int64)
+	// Harm does one of the Harm constants to a volume that is mounted, or shown as a block volume, at the path, until mend is
+	// called. Where a file system was harmed nothing may be mounted by then.
+	Harm(t *testing.T, what string, r volume.Ref, path string) (mend func())
 	DeactivateLV(t *testing.T, r volume.Ref)
 	// HoldLV opens the device of a logical volume until release is called.
 	HoldLV(t *testing.T, r volume.Ref) (release func())

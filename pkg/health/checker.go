@@ -1,0 +1,171 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// LVM is what is asked of LVM and device-mapper.
+type LVM interface {
+	// VolumeFacts tells of a logical volume; with an empty VG, in any of the driver's groups. It does not hang.
+	// ErrNotFound: neither a logical volume nor a device of the name is there.
+	VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, error)
+	// StorageFacts tells of the driver's groups. It does not hang.
+	StorageFacts(ctx context.Context) volume.StorageFacts
+	// List gives all logical volumes of the driver.
+	List(ctx context.Context) ([]volume.LV, error)
+}
+
+// Host is what is asked of the mount table and of mounted file systems.
+type Host interface {
+	// List gives the mount table; the topmost mount of a target comes last.
+	List(ctx context.Context) ([]volume.Mount, error)
+	// FilesystemFacts tells of the file system that a mount shows, the topmost at its target. It does not hang.
+	FilesystemFacts(ctx context.Context, m volume.Mount) volume.FilesystemFacts
+	// DeviceGone reports whether there is no device of the mount's number.
+	DeviceGone(m volume.Mount) bool
+}
+
+// Checker gathers facts and judges them. Safe for use by several goroutines.
+type Checker struct {
+	lvm     LVM
+	host    Host
+	resolve func(path string) (string, error)
+	open    ask.Open
+}
+
+// New gives the checker of a node. resolve gives a path as the mount table shows it.
+func New(lvm LVM, host Host, resolve func(path string) (string, error)) *Checker {
+	return &Checker{lvm: lvm, host: host, resolve: resolve}
+}
+
+// Volume gives the conditions of a volume; none: it is well. paths are where the CO has it, or tried to have it: each may be
+// empty. ErrNotFound: there is no such volume, nor anything left of it.
+func (c *Checker) Volume(ctx context.Context, r volume.Ref, paths ...string) ([]Condition, error) {
+	table, err := c.table(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.volume(ctx, r, table, paths)
+}
+
+func (c *Checker) table(ctx context.Context) ([]volume.Mount, error) {
+	return ask.Ask(ctx, &c.open, "the mount table", func() ([]volume.Mount, error) { return c.host.List(context.WithoutCancel(ctx)) })
+}
+
+func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount, paths []string) ([]Condition, error) {
+	at, err := c.topmost(table, paths)
+	if err != nil {
+		return nil, err
+	}
+	f, err := c.lvm.VolumeFacts(ctx, r)
+	if errors.Is(err, volume.ErrNotFound) && slices.ContainsFunc(at, c.host.DeviceGone) {
+		return OfVolume(Seen{Facts: volume.Facts{Ref: r, Gone: true}}), nil // a block volume keeps its target, not its device
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := Seen{Facts: f}
+	same := func(m volume.Mount) bool { return f.Active && m.Major == f.Major && m.Minor == f.Minor }
+	if f.Gone && f.Open == 0 && !slices.ContainsFunc(table, same) {
+		return nil, fmt.Errorf("%w: there is no logical volume %s, and nobody uses the device that is left of it", volume.ErrNotFound, f.Ref)
+	}
+	if !f.Hangs() {
+		s.Strangers = slices.DeleteFunc(at, same)
+		if m, ok := shows(table, same); ok {
+			s.Filesystems = append(s.Filesystems, c.host.FilesystemFacts(ctx, m))
+		}
+	}
+	return OfVolume(s), ctx.Err()
+}
+
+// deviceFile is the name under which a staged block volume is in its staging folder (pkg/lifecycle).
+const deviceFile = "/csi-local-lvm-device"
+
+// topmost gives the topmost mounts at the paths.
+func (c *Checker) topmost(table []volume.Mount, paths []string) (out []volume.Mount, err error) {
+	for _, p := range paths {
+		if p == "" {
+			continue
+		}
+		resolved, err := c.resolve(p)
+		if err != nil {
+			return nil, err
+		}
+		for _, target := range []string{resolved, resolved + deviceFile} {
+			for _, m := range slices.Backward(table) {
+				if m.Target == target {
+					out = append(out, m)
+					break
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// shows gives a mount that shows the file system of the device, one that has gone read-only if there is one: mounts that were
+// made read-only do not tell.
+func shows(table []volume.Mount, same func(volume.Mount) bool) (found volume.Mount, ok bool) {
+	covered := map[string]bool{}
+	for _, m := range slices.Backward(table) {
+		if same(m) && !m.Block && !covered[m.Target] && (!ok || m.Forced && !found.Forced) {
+			found, ok = m, true
+		}
+		covered[m.Target] = true
+	}
+	return found, ok
+}
+
+// Ill is a volume that is not well.
+type Ill struct {
+	LV         volume.LV
+	Conditions []Condition
+}
+
+// List gives the volumes of the kind that are not well, by their names.
+func (c *Checker) List(ctx context.Context, kind volume.Kind) ([]Ill, error) {
+	lvs, err := ask.Ask(ctx, &c.open, "LVM's list of volumes", func() ([]volume.LV, error) { return c.lvm.List(context.WithoutCancel(ctx)) })
+	if err != nil {
+		return nil, err
+	}
+	table, err := c.table(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lvs = slices.DeleteFunc(slices.Clone(lvs), func(lv volume.LV) bool { return lv.Tags.Kind != kind })
+	var mu sync.Mutex
+	var out []Ill
+	var errs []error
+	ask.Each(lvs, atOnce, func(lv volume.LV) {
+		conditions, err := c.volume(ctx, lv.Ref, table, nil)
+		if errors.Is(err, volume.ErrNotFound) { // deleted meanwhile
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			errs = append(errs, err)
+		} else if len(conditions) != 0 {
+			out = append(out, Ill{lv, conditions})
+		}
+	})
+	slices.SortFunc(out, func(a, b Ill) int { return strings.Compare(a.LV.Ref.String(), b.LV.Ref.String()) })
+	return out, errors.Join(errs...)
+}
+
+// atOnce bounds how many volumes are looked at at a time.
+const atOnce = 16
+
+// Storage gives the conditions of the volume groups, disks and pools of the node.
+func (c *Checker) Storage(ctx context.Context) ([]Condition, error) {
+	s := c.lvm.StorageFacts(ctx)
+	return OfStorage(s), ctx.Err()
+}
