@@ -25,11 +25,44 @@ VM_RUN ?= ^($(shell grep -rhoE --include='*_vm_test.go' '^func Test[A-Za-z0-9_]+
 
 # What "make test" leaves to "make hard": the same faults as over the fake, on a machine where each takes minutes.
 VM_SKIP ?=
-hard = ^Test(Killed(LVM|Lvcreate)|StoppedLVM|DeadDisks|HungDisks|SlowDisk|FlakyDisk|(Sweep|Soak)OverRealMachine|StuckUdev|FullEtcLVM|OddLVMConf|NoisyLVM|LockedGroup|GuestGroupInABlockVolume|UnmountableFilesystem|OutOfDescriptors|NoUdevCookies|CSISanityAttached|SharedMounts|HealthOfA(HungDisk|PulledDisk|Btrfs))$$|^TestDriverOverRealMachine$$/^(Journal(Fails|FailsALaterPublish|HoldsOn|Damaged|Syncs)|Later.*|BusyBesideASecondTarget|RollbackThatFails|HealthOf.*)$$
+hard_tests = KilledLVM \
+	KilledLvcreate \
+	StoppedLVM \
+	DeadDisks \
+	HungDisks \
+	SlowDisk \
+	FlakyDisk \
+	SoakOverRealMachine \
+	StuckUdev \
+	FullEtcLVM \
+	OddLVMConf \
+	NoisyLVM \
+	LockedGroup \
+	GuestGroupInABlockVolume \
+	UnmountableFilesystem \
+	OutOfDescriptors \
+	NoUdevCookies \
+	CSISanityAttached \
+	SharedMounts \
+	HealthOfA(HungDisk \
+	PulledDisk \
+	Btrfs)
+hard_suite = JournalFails \
+	JournalFailsALaterPublish \
+	JournalHoldsOn \
+	JournalDamaged \
+	JournalSyncs \
+	Later.* \
+	BusyBesideASecondTarget \
+	RollbackThatFails \
+	HealthOf.*
+blank := $() $()
+hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$
 
 UNIT_TIMEOUT ?= 5m
 FUZZ ?= 100000
 BENCH ?= .
+SWEEP ?= full
 STEPS ?= 10000
 soak = TEST_SOAK_STEPS=$(STEPS) TEST_SOAK_SEED=$(SEED)
 CUTS ?= 200
@@ -68,10 +101,14 @@ vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=Test
 	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(VM_RUN)' -skip '$(VM_SKIP)' $(VM_PACKAGES),true)
 
 hard: VM_RUN = $(hard)
+hard: VM_TIMEOUT = 3h
+hard: VM_LIMIT = 10900
 hard: vm powercut ## the hard tests on real LVM that "make test" has no time for: killed LVM, dead disks, odd settings, power cuts
 
-sweep: ## put a fault at every effect of the driver, on real LVM (long; "make test" has a short form)
-	@$(step) sweep env TEST_SWEEP=full $(vm_test) -v -run '^TestSweep' ./sanity
+sweep: VM_TIMEOUT = 12h
+sweep: VM_LIMIT = 43200
+sweep: ## put a fault at every effect of the driver, on real LVM (SWEEP=7: at each seventh; hours; "make test" has a few)
+	@$(step) "sweep, $(SWEEP)" env TEST_SWEEP=$(SWEEP) $(vm_test) -v -run '^TestSweepOverRealMachine$$' ./sanity
 
 soak: VM_TIMEOUT = 12h
 soak: VM_LIMIT = 43200
