@@ -44,9 +44,9 @@ hard_tests = KilledLVM \
 	NoUdevCookies \
 	CSISanityAttached \
 	SharedMounts \
-	HealthOfA(HungDisk \
-	PulledDisk \
-	Btrfs)
+	HealthOfAHungDisk \
+	HealthOfAPulledDisk \
+	HealthOfABtrfs
 hard_suite = JournalFails \
 	JournalFailsALaterPublish \
 	JournalHoldsOn \
