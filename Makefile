@@ -27,6 +27,7 @@ VM_RUN ?= ^($(shell grep -rhoE --include='*_vm_test.go' '^func Test[A-Za-z0-9_]+
 VM_SKIP ?=
 hard_tests = KilledLVM \
 	KilledLvcreate \
+	KilledLvextend \
 	StoppedLVM \
 	DeadDisks \
 	HungDisks \

@@ -48,6 +48,7 @@ type fakeHarness struct {
 	current *inProcess
 	orphans orphans
 	attach  bool
+	expand  string // which call makes volumes larger; "": the default
 	// reconfigure changes what the next driver is configured with; nil: nothing.
 	reconfigure func(*driver.Config)
 }
@@ -110,7 +111,7 @@ func (h *fakeHarness) Start(t *testing.T) {
 	if h.reconfigure != nil {
 		h.reconfigure(&cfg)
 	}
-	cfg.OrphanPolicy = cmp.Or(h.orphans.policy, cfg.OrphanPolicy)
+	cfg.OrphanPolicy, cfg.Expansion = cmp.Or(h.orphans.policy, cfg.OrphanPolicy), cmp.Or(h.expand, cfg.Expansion)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
@@ -377,6 +378,8 @@ func (h *fakeHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
 		must(t, h.m.WriteFile(d.Path, strings.Repeat("\x00", 4095)+"x"))
 	case "after-4k":
 		must(t, h.m.WriteFile(d.Path, strings.Repeat("\x00", 4096)+"x"))
+	case "linux_raid_member":
+		h.m.SetEndSignature(r, signature)
 	default:
 		h.m.SetSignature(r, signature)
 	}
@@ -384,7 +387,14 @@ func (h *fakeHarness) Scribble(t *testing.T, r volume.Ref, signature string) {
 
 func (h *fakeHarness) Orphans(policy string, grace time.Duration) { h.orphans = orphans{policy, grace} }
 
-func (h *fakeHarness) Attach(on bool) { h.attach = on }
+func (h *fakeHarness) Attach(on bool)        { h.attach = on }
+func (h *fakeHarness) ExpandOn(where string) { h.expand = where }
+
+func (h *fakeHarness) SnapshotLV(_ *testing.T, origin volume.Ref, name string) {
+	h.m.AddSnapshot(origin, name, 4<<20)
+}
+
+func (h *fakeHarness) RemountReadOnly(_ *testing.T, path string) { h.m.RemountReadOnly(path) }
 
 func (h *fakeHarness) SuspendLV(_ *testing.T, r volume.Ref) {
 	h.m.EditLV(r, func(s *fake.State) { s.Suspended = true })

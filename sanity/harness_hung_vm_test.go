@@ -15,6 +15,18 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
+func (h *realHarness) ExpandOn(where string) { h.expand = where }
+
+func (h *realHarness) SnapshotLV(t *testing.T, origin volume.Ref, name string) {
+	t.Helper()
+	lvm(t, "lvcreate", "-y", "-s", "-L", "4m", "-n", name, origin.String())
+}
+
+func (h *realHarness) RemountReadOnly(t *testing.T, path string) {
+	t.Helper()
+	must(t, unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+}
+
 func (h *realHarness) Orphans(policy string, grace time.Duration) { h.orphans = orphans{policy, grace} }
 
 func (h *realHarness) Attach(on bool) { h.attach = on }

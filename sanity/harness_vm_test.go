@@ -70,6 +70,7 @@ type realHarness struct {
 
 	orphans orphans
 	attach  bool
+	expand  string
 	attr    *syscall.SysProcAttr // of the driver's process
 	holders []func()             // ends them
 
@@ -328,6 +329,7 @@ func (h *realHarness) config() driver.Config {
 	if cfg.Attach = h.attach; cfg.Attach {
 		cfg.MaxVolumes = maxAttached
 	}
+	cfg.Expansion = cmp.Or(h.expand, cfg.Expansion)
 	return cfg
 }
 

@@ -112,7 +112,8 @@ func capability() *csi.VolumeCapability {
 	}
 }
 
-// persistent: created, staged, published, written, unpublished, published again with its data there, deleted.
+// persistent: created, staged, published, written, made larger in use, unpublished, published again with its data there,
+// deleted.
 func (d *demo) persistent() error {
 	staging, target := d.path("kubelet/staging"), d.path("kubelet/pod-1/mount")
 	if err := os.MkdirAll(staging, 0o750); err != nil {
@@ -138,6 +139,7 @@ func (d *demo) persistent() error {
 			d.say("A pod writes", "hello > "+target+"/greeting")
 			return os.WriteFile(filepath.Join(target, "greeting"), []byte("hello"), 0o600)
 		},
+		func() error { return d.expand(id, target, 512<<20) },
 		unpublish, unstage, stage, publish,
 		func() error {
 			text, err := os.ReadFile(filepath.Join(target, "greeting"))
@@ -151,6 +153,21 @@ func (d *demo) persistent() error {
 		func() error { return d.call("DeleteVolume", codes.OK, &csi.DeleteVolumeRequest{VolumeId: id}) },
 		d.nothingLeft,
 	)
+}
+
+// expand makes a volume larger while a pod uses it: first the logical volume, then the file system.
+func (d *demo) expand(id, target string, bytes int64) error {
+	larger := &csi.CapacityRange{RequiredBytes: bytes}
+	err := inOrder(
+		func() error {
+			return d.call("ControllerExpandVolume", codes.OK, &csi.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: larger})
+		},
+		func() error {
+			return d.call("NodeExpandVolume", codes.OK, &csi.NodeExpandVolumeRequest{VolumeId: id, VolumePath: target, CapacityRange: larger})
+		},
+	)
+	d.show("df "+target, "df", "-h", "--output=size,used,target", target)
+	return err
 }
 
 func (d *demo) create(name string, bytes int64) (string, error) {
@@ -277,6 +294,10 @@ func (d *demo) ask(method string, want codes.Code, req any) (reply any, err erro
 		reply, err = csi.NewControllerClient(d.conn).CreateVolume(ctx, r)
 	case *csi.DeleteVolumeRequest:
 		reply, err = csi.NewControllerClient(d.conn).DeleteVolume(ctx, r)
+	case *csi.ControllerExpandVolumeRequest:
+		reply, err = csi.NewControllerClient(d.conn).ControllerExpandVolume(ctx, r)
+	case *csi.NodeExpandVolumeRequest:
+		reply, err = csi.NewNodeClient(d.conn).NodeExpandVolume(ctx, r)
 	case *csi.NodeStageVolumeRequest:
 		reply, err = csi.NewNodeClient(d.conn).NodeStageVolume(ctx, r)
 	case *csi.NodeUnstageVolumeRequest:

@@ -18,6 +18,7 @@ var capabilities = []csi.ControllerServiceCapability_RPC_Type{
 	csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
 	csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 	csi.ControllerServiceCapability_RPC_GET_VOLUME,
+	csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 	csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 	csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
 	csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
@@ -38,6 +39,9 @@ func (c *Controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 		all = slices.Concat(all, attachCapabilities)
 	}
 	for _, t := range all {
+		if t == csi.ControllerServiceCapability_RPC_EXPAND_VOLUME && c.cfg.NodeExpands {
+			continue
+		}
 		out.Capabilities = append(out.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
 		})

@@ -46,6 +46,10 @@ func (plain) Attach(context.Context, volume.Ref, volume.Attachment) error {
 }
 func (plain) Detach(context.Context, volume.Ref, string) error { return errors.ErrUnsupported }
 
+func (p plain) Expand(ctx context.Context, r volume.Ref, required, limit int64) (volume.LV, error) {
+	return p.Extend(ctx, r, volume.Persistent, required, limit)
+}
+
 // disks is a volume group of loop devices, whose free extents can be set.
 type disks struct {
 	t       *testing.T

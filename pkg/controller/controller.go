@@ -32,6 +32,9 @@ type Volumes interface {
 	// all; nil where it is not so.
 	Attach(ctx context.Context, r volume.Ref, a volume.Attachment) error
 	Detach(ctx context.Context, r volume.Ref, node string) error
+	// Expand makes a persistent volume larger, within the range (0 is not said); its size is the answer. ErrOutOfRange,
+	// ErrNoSpace, ErrPrecondition (thick snapshots): it is unaltered.
+	Expand(ctx context.Context, r volume.Ref, required, limit int64) (volume.LV, error)
 	// List gives all our logical volumes, of every kind.
 	List(ctx context.Context) ([]volume.LV, error)
 	// Lookup finds one of our logical volumes. ErrNotFound: the group was read well and it is not there.
@@ -48,6 +51,7 @@ type Config struct {
 	Overcommit   float64         // thin: virtual size over real size of a pool
 	Attach       bool            // --attach: volumes are published to nodes
 	NodeName     string          // the node_id of this node
+	NodeExpands  bool            // volumes are made larger by NodeExpandVolume, and not here
 }
 
 // Controller implements csi.ControllerServer. Calls whose capability it does not advertise are Unimplemented.

@@ -86,6 +86,18 @@ func (v *volumes) DeleteSnapshot(_ context.Context, r volume.Ref) error {
 	return nil
 }
 
+func (v *volumes) Expand(_ context.Context, r volume.Ref, required, limit int64) (volume.LV, error) {
+	if err := v.called("expand %s", r); err != nil {
+		return volume.LV{}, err
+	}
+	i := slices.IndexFunc(v.lvs, func(lv volume.LV) bool { return lv.Ref == r })
+	size, err := volume.ExpandedSize(v.lvs[i].SizeBytes, required, limit, extent)
+	if err == nil {
+		v.lvs[i].SizeBytes = size
+	}
+	return v.lvs[i], err
+}
+
 func (v *volumes) List(context.Context) ([]volume.LV, error) { return v.lvs, v.called("list") }
 
 func (v *volumes) Lookup(_ context.Context, r volume.Ref) (volume.LV, error) {

@@ -27,6 +27,7 @@ type Config struct {
 	MaxVolumes     int64    // --max-volumes: what NodeGetInfo reports; 0 is no limit
 	CopyRate       string   // --copy-rate: bytes per second that all copies read in all, as a quantity; "0" is no bound
 
+	Expansion    string        // --expansion: ExpandController or ExpandNode
 	OrphanPolicy string        // --orphan-policy: OrphanRemove or OrphanReport
 	OrphanGrace  time.Duration // --orphan-grace: how long it must be sure that nobody wants something before it is removed
 }
@@ -41,6 +42,12 @@ const (
 const (
 	ExecContainer = "container" // as any program
 	ExecHost      = "host"      // in the namespaces of process 1
+)
+
+// Which call makes logical volumes larger.
+const (
+	ExpandController = "controller" // ControllerExpandVolume; NodeExpandVolume grows the file system
+	ExpandNode       = "node"       // NodeExpandVolume does both
 )
 
 // What becomes of inline volumes whose pod is gone and that no call will ever clean.
@@ -61,6 +68,7 @@ func Default() Config {
 		ThinOvercommit: 1,
 		MaxVolumes:     1000,
 		CopyRate:       "0",
+		Expansion:      ExpandController,
 		OrphanPolicy:   OrphanRemove,
 		OrphanGrace:    10 * time.Minute,
 	}
@@ -102,6 +110,10 @@ func (c Config) Validate() error {
 		return volume.Invalid("--thin-overcommit", strconv.FormatFloat(c.ThinOvercommit, 'g', -1, 64), "give a factor from 1 (none) to 1000")
 	case c.MaxVolumes < 0:
 		return volume.Invalid("--max-volumes", strconv.FormatInt(c.MaxVolumes, 10), "must not be negative; 0 is no limit")
+	case c.Expansion != ExpandController && c.Expansion != ExpandNode:
+		return volume.Invalid("--expansion", c.Expansion, "known are controller and node")
+	case c.Expansion == ExpandNode && !c.serves(ServiceNode):
+		return volume.Invalid("--expansion", c.Expansion, "the node service expands, and --services is without it; give controller, or serve node")
 	case c.OrphanPolicy != OrphanRemove && c.OrphanPolicy != OrphanReport:
 		return volume.Invalid("--orphan-policy", c.OrphanPolicy, "known are remove and report")
 	case c.OrphanGrace < time.Second:

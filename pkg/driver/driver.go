@@ -128,13 +128,14 @@ func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, loc
 		c := controller.New(controller.Config{
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,
 			Attach: d.cfg.Attach, NodeName: d.cfg.NodeName,
+			NodeExpands: d.cfg.Expansion == ExpandNode,
 		}, volumes{d.backend.LVM, life}, check)
 		s.Controller, s.SnapshotMetadata = c, controller.NewSnapshotMetadata(c, life)
 	}
 	if d.cfg.serves(ServiceNode) {
 		s.Node = node.New(node.Config{
 			NodeName: d.cfg.NodeName, ShortNode: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName),
-			VolumeGroups: d.cfg.VolumeGroups, MaxVolumes: d.cfg.MaxVolumes,
+			VolumeGroups: d.cfg.VolumeGroups, MaxVolumes: d.cfg.MaxVolumes, Expands: d.cfg.Expansion == ExpandNode,
 		}, life, facts{life, d.backend.LVM, d.backend.Filesystems}, check)
 	}
 	return s
@@ -166,6 +167,10 @@ func (v volumes) Attach(ctx context.Context, r volume.Ref, a volume.Attachment) 
 
 func (v volumes) Detach(ctx context.Context, r volume.Ref, node string) error {
 	return v.life.Detach(ctx, r, node)
+}
+
+func (v volumes) Expand(ctx context.Context, r volume.Ref, required, limit int64) (volume.LV, error) {
+	return v.life.Expand(ctx, r, required, limit)
 }
 
 // facts is what the node service asks, gathered from who knows it.

@@ -26,6 +26,7 @@ type filesystem struct {
 type disk struct {
 	fs         *filesystem
 	signature  string
+	end        string // an old signature at the end, which hides fs from probers
 	bytes      []byte
 	unfinished bool
 }
@@ -61,6 +62,13 @@ func (m *Machine) SetSignature(r volume.Ref, signature string) {
 	m.volume(r).disk = disk{signature: signature}
 }
 
+// SetEndSignature puts a signature on the end of the LV, and leaves what is before it.
+func (m *Machine) SetEndSignature(r volume.Ref, signature string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.volume(r).disk.end = signature
+}
+
 // device gives the LV that the device is of.
 func (m *Machine) device(d volume.Device) (*lv, error) {
 	v := m.byMinor(d.Minor)
@@ -81,6 +89,10 @@ func (v *lv) hangs() error {
 // content is what blkid(8), and a look at the first 4 KiB, find on the device.
 func (v *lv) content() volume.Content {
 	switch {
+	case v.disk.end != "" && v.disk.fs != nil:
+		return volume.Content{FS: v.disk.end, Head: volume.FS(v.disk.fs.kind)}
+	case v.disk.end != "":
+		return volume.Content{FS: v.disk.end}
 	case v.disk.fs != nil:
 		return volume.Content{FS: v.disk.fs.kind, Unfinished: v.disk.unfinished}
 	case v.disk.signature != "":
@@ -154,6 +166,9 @@ func (c *Filesystems) Grow(ctx context.Context, d volume.Device, fs volume.FS, m
 		volume.Btrfs: {"btrfs", "filesystem", "resize", "max", mountpoint},
 	}[fs]
 	return c.program(ctx, "", argv, func() error {
+		if v.disk.fs.readOnly {
+			return fmt.Errorf("%s: %s: %w", argv[0], mountpoint, syscall.EROFS)
+		}
 		v.disk.fs.bytes = v.deviceBytes()
 		return nil
 	})

@@ -40,6 +40,7 @@ type lv struct {
 	uuid     string
 	size     int64
 	layout   volume.Type // "": none the driver makes
+	shape    volume.Layout
 	poolName string
 	pool     bool  // it is a thin pool
 	origin   *lv   // it was made of this one, which is there
@@ -311,6 +312,18 @@ func (g *group) missing() int {
 	return n
 }
 
+// emptied is the report of the group as it would be with nothing in it but its pools, and these with nothing in them.
+func (g *group) emptied() volume.Group {
+	e := g.report()
+	for i := range e.PVs {
+		e.PVs[i].FreeBytes, e.PVs[i].Allocatable = e.PVs[i].SizeBytes, true
+	}
+	for i := range e.Pools {
+		e.Pools[i].VirtualBytes = 0
+	}
+	return e
+}
+
 // virtual is the sum of the sizes of a pool's thin volumes.
 func (g *group) virtual(pool *lv) int64 {
 	var sum int64
@@ -343,7 +356,7 @@ func (g *group) create(m *Machine, name string, l volume.Layout, size int64, tag
 		return nil, fmt.Errorf("%w: volume group %s has too few free extents for %d bytes of %s", volume.ErrNoSpace, g.name, size, l.Type)
 	}
 	v := &lv{
-		ref: volume.Ref{VG: g.name, LV: name}, group: g, uuid: m.uuid(), size: size, layout: l.Type, poolName: l.Pool, tags: tags, areas: areas,
+		ref: volume.Ref{VG: g.name, LV: name}, group: g, uuid: m.uuid(), size: size, layout: l.Type, shape: l, poolName: l.Pool, tags: tags, areas: areas,
 	}
 	if l.Type == volume.Thin {
 		v.thinID, v.written = g.nextThinID(l.Pool), map[int64]int64{}
@@ -363,6 +376,27 @@ func (g *group) create(m *Machine, name string, l volume.Layout, size int64, tag
 	g.lvs[name] = v
 	g.revision++
 	return v, nil
+}
+
+// extend makes an LV larger. It goes on with its layout, on the physical volumes that it lies on or others.
+func (g *group) extend(v *lv, size int64) error {
+	var metadata int64 // of which each image has its extent already
+	switch v.layout {
+	case volume.RAID1, volume.RAID5, volume.RAID6, volume.RAID10:
+		metadata = 1
+	}
+	areas, ok := g.allocate(v.shape, (size-v.size)/g.extent, func(p *pv) int64 { return p.free + metadata })
+	if !ok {
+		return fmt.Errorf("%w: volume group %s has too few free extents for %d bytes more", volume.ErrNoSpace, g.name, size-v.size)
+	}
+	for p, n := range areas {
+		n -= metadata
+		p.free -= n
+		v.areas[p] += n
+	}
+	v.size = size
+	g.revision++
+	return nil
 }
 
 // legs gives on how many different physical volumes a layout lies, and how many extents it takes on each.

@@ -223,6 +223,77 @@ func (c *LVM) withOrigin(s volume.Spec) (volume.Spec, error) {
 	return s, nil
 }
 
+// Extend implements lifecycle.LVM.
+func (c *LVM) Extend(ctx context.Context, r volume.Ref, k volume.Kind, required, limit int64) (out volume.LV, err error) {
+	if err := c.check(r); err != nil {
+		return out, err
+	}
+	if err := c.refresh(ctx, r.VG); err != nil {
+		return out, err
+	}
+	size, out, err := c.extended(r, k, required, limit)
+	if err != nil {
+		return out, err
+	}
+	if size != out.SizeBytes {
+		argv := []string{"lvextend", "-y", "-L", fmt.Sprintf("%db", size), r.String()}
+		err = c.write(ctx, r, argv, func(g *group) error {
+			v := g.lvs[r.LV]
+			switch p := g.lvs[v.shape.Pool]; {
+			case g.missing() != 0:
+				return fmt.Errorf("lvextend: physical volumes of volume group %s are missing", r.VG)
+			case v.layout == volume.Thin && g.virtual(p)+size-v.size > c.limit(p):
+				return fmt.Errorf("%w: thin pool %s would be overcommitted", volume.ErrNoSpace, p.ref)
+			}
+			if err := g.extend(v, size); err != nil {
+				return fmt.Errorf("extending logical volume %s: %w", r, err)
+			}
+			if c.torn("lvextend") {
+				v.suspended = v.active
+				return fmt.Errorf("lvextend: killed")
+			}
+			out = v.report()
+			return nil
+		})
+	}
+	if err == nil {
+		err = c.durable(context.WithoutCancel(ctx), r.VG)
+	}
+	return out, err
+}
+
+// extended finds the LV and chooses its new size before anything is run, and refuses what can never be.
+func (c *LVM) extended(r volume.Ref, k volume.Kind, required, limit int64) (size int64, lv volume.LV, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[r.VG]
+	switch {
+	case g == nil:
+		return 0, lv, fmt.Errorf("volume group %s is not there", r.VG)
+	case g.unreadable != nil:
+		return 0, lv, fmt.Errorf("reading volume group %s: %w", r.VG, g.unreadable)
+	case g.missing() != 0:
+		return 0, lv, fmt.Errorf("physical volumes of volume group %s are missing", r.VG)
+	case g.lvs[r.LV] == nil:
+		return 0, lv, fmt.Errorf("%w: logical volume %s", volume.ErrNotFound, r)
+	}
+	v := g.lvs[r.LV]
+	if v.parsed().Owner != c.cfg.Owner || v.parsed().Kind != k {
+		return 0, lv, fmt.Errorf("%w: %s is not a %s volume of %s", volume.ErrPrecondition, r, k, c.cfg.Owner)
+	}
+	size, err = volume.ExpandedSize(v.size, required, limit, v.shape.UnitBytes(g.extent))
+	if err != nil || size == v.size {
+		return size, v.report(), err
+	}
+	if g.dependants(v) != "" {
+		return 0, lv, fmt.Errorf("%w: %s has thick snapshots: %s", volume.ErrPrecondition, r, g.dependants(v))
+	}
+	if ever, _ := volume.Available(g.emptied(), v.shape, c.cfg.Overcommit); size > ever {
+		return 0, lv, fmt.Errorf("%w: %d bytes; volume group %s could give %d with the overcommit limit, if it were empty", volume.ErrOutOfRange, size, r.VG, ever)
+	}
+	return size, v.report(), nil
+}
+
 // limit is how large the thin volumes of a pool may be in all.
 func (c *LVM) limit(pool *lv) int64 { return int64(float64(pool.size) * max(1, c.cfg.Overcommit)) }
 

@@ -92,6 +92,15 @@ func (m *Machine) inUse(fs *filesystem) bool {
 		slices.ContainsFunc(m.opens, func(o *open) bool { return uses(o.mount) })
 }
 
+// RemountReadOnly makes the file system that is mounted at path read-only, at all its mounts.
+func (m *Machine) RemountReadOnly(path string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	place, _, err := m.walk(path, true)
+	m.must(err)
+	place.mount.fs.readOnly = true
+}
+
 // Hold keeps the file, folder or device node at path busy, and the mount it lies on, until release is called. how is the
 // Via of the holder: "open file", "working directory", "mapped file", "open device"; or "loop device", which is no
 // process (pid 0).

@@ -25,6 +25,8 @@ func (l *Lifecycle) fill(ctx context.Context, lv volume.LV, d volume.Device, f v
 		return f.FS, l.format(ctx, lv, f)
 	case c.FS == string(f.FS):
 		return f.FS, nil
+	case c.Head == f.FS && l.madeFor(lv, f.FS):
+		return f.FS, nil // what is found besides was there before the volume was expanded
 	case c.FS == "":
 		return "", fmt.Errorf("%w: logical volume %s holds data without a file system, and is not formatted; was it used as a block volume?",
 			volume.ErrPrecondition, lv.Ref)
@@ -32,6 +34,12 @@ func (l *Lifecycle) fill(ctx context.Context, lv volume.LV, d volume.Device, f v
 		return "", fmt.Errorf("%w: logical volume %s holds %s, asked for is %s; it is not formatted again: name that file system, or use another volume",
 			volume.ErrPrecondition, lv.Ref, c.FS, f.FS)
 	}
+}
+
+// madeFor reports whether the driver made the logical volume for this file system, so that nobody has used it as a block device.
+func (l *Lifecycle) madeFor(lv volume.LV, fs volume.FS) bool {
+	made, known := lv.Tags.Format()
+	return lv.Tags.Owner == l.Owner && known && made.FS == fs
 }
 
 // format makes the file system, on a device that is the driver's and open nowhere. A kill in the middle leaves what

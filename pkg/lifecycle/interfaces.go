@@ -28,6 +28,15 @@ type LVM interface {
 	// write-mostly; others are none of its business. One LVM command; where the read-ahead is so already, three. A kill can
 	// leave part of it; repeated, it ends well. ErrInvalid: a physical volume on which it does not lie; nothing was changed.
 	Tune(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string, m volume.Mutable) error
+	// Extend makes the logical volume larger if it carries our owner tag and the kind: to at least required bytes, and at
+	// most limit (volume.ExpandedSize; 0 is not said). Where it is large enough already no LVM command is run, and it is as OK.
+	// It is never made smaller, its layout stays, and nothing is written into it: what the new extents hold is theirs. Its
+	// device, where it has one, has the size on return. A kill leaves it as it was, or larger, be it with a device that is
+	// suspended or not yet as large; a repeated call, or Resume, mends that.
+	// Errors: ErrNotFound, the group was read well and it is not there. ErrPrecondition: it is not ours, is of another kind,
+	// or cannot grow as it is now, having thick snapshots. ErrNoSpace; ErrOutOfRange, also where the group could not hold it if it
+	// were empty. After these it is unaltered. ErrInvalid.
+	Extend(ctx context.Context, r volume.Ref, k volume.Kind, required, limit int64) (volume.LV, error)
 	// Activate makes the device of an inactive logical volume, also where LVM would skip it (-K).
 	Activate(ctx context.Context, r volume.Ref) error
 	// Lookup finds one of our logical volumes; with an empty VG, in any of --volume-groups. No LVM command where

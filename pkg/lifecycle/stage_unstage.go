@@ -70,13 +70,11 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 // stageable checks that the logical volume is one that was handed out, for the access type that is asked for. One that
 // the driver did not make, but took over, does not tell its access type.
 func (l *Lifecycle) stageable(q StageRequest, lv volume.LV) error {
-	rec, recorded, err := l.Journal.Get(q.Volume.ID)
+	if err := l.handedOut(q.Volume.ID, lv); err != nil {
+		return err
+	}
 	made, known := lv.Tags.Format()
 	switch {
-	case err != nil:
-		return err
-	case recorded && rec.Intent == journal.Create:
-		return fmt.Errorf("%w: logical volume %s is left by a CreateVolume that was cut off; repeat that one", volume.ErrPending, lv.Ref)
 	case lv.Tags.Kind != volume.Persistent || lv.Tags.State != "":
 		return fmt.Errorf("%w: logical volume %s cannot be staged (kind %q, state %q)", volume.ErrPrecondition, lv.Ref, lv.Tags.Kind, lv.Tags.State)
 	case known && made.FS == "" && !q.Capability.Block:
@@ -85,6 +83,15 @@ func (l *Lifecycle) stageable(q StageRequest, lv volume.LV) error {
 		return fmt.Errorf("%w: logical volume %s was created for a file system, which use as a block volume destroys; ask for mount", volume.ErrPrecondition, lv.Ref)
 	}
 	return nil
+}
+
+// handedOut is nil where the logical volume is not one that a CreateVolume is making, or has left behind.
+func (l *Lifecycle) handedOut(volumeID string, lv volume.LV) error {
+	rec, recorded, err := l.Journal.Get(volumeID)
+	if err == nil && recorded && rec.Intent == journal.Create {
+		err = fmt.Errorf("%w: logical volume %s is left by a CreateVolume that was cut off; repeat that one", volume.ErrPending, lv.Ref)
+	}
+	return err
 }
 
 func (l *Lifecycle) stagingPath(path string, block bool) (string, error) {

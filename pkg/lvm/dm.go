@@ -132,12 +132,11 @@ func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 
 // device gives the device of a status, and makes its node where it is missing.
 func (d deviceMapper) device(ctx context.Context, s dmStatus) (volume.Device, error) {
-	at := filepath.Join(d.sys, "dev/block", fmt.Sprintf("%d:%d", s.major, s.minor))
-	sectors, err := number(filepath.Join(at, "size"))
+	sectors, err := d.number(s, "size")
 	if err != nil {
 		return volume.Device{}, err
 	}
-	readOnly, err := number(filepath.Join(at, "ro"))
+	readOnly, err := d.number(s, "ro")
 	if err != nil {
 		return volume.Device{}, err
 	}
@@ -154,6 +153,11 @@ func (d deviceMapper) device(ctx context.Context, s dmStatus) (volume.Device, er
 		Major: s.major, Minor: s.minor, Path: node, SizeBytes: sectors * sectorBytes,
 		Open: s.open, Suspended: s.suspended || suspended, ReadOnly: readOnly != 0,
 	}, nil
+}
+
+// number reads an attribute of the device in sysfs; sizes there are in sectors.
+func (d deviceMapper) number(s dmStatus, attr string) (int64, error) {
+	return number(filepath.Join(d.sys, "dev/block", fmt.Sprintf("%d:%d", s.major, s.minor), attr))
 }
 
 // sectorBytes is the kernel's and LVM's unit, whatever the disk's is.

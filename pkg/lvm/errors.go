@@ -54,6 +54,8 @@ var messages = []struct {
 
 	// lib/metadata/lv_manip.c, _lv_create_an_lv
 	{regexp.MustCompile(`Snapshot origin LV \S+ not found in Volume group`), volume.ErrNotFound},
+	// lib/metadata/lv_manip.c, _lv_resize_adjust_size and its like: thick snapshots (case B42)
+	{regexp.MustCompile(`Snapshot origin volumes can be resized only while inactive`), volume.ErrPrecondition},
 
 	// lib/activate/activate.c, lv_check_not_in_use
 	{regexp.MustCompile(`Logical volume \S+ contains a filesystem in use`), volume.ErrBusy},
@@ -64,6 +66,8 @@ var messages = []struct {
 	{regexp.MustCompile(`Volume group "[^"]+" not found`), errNoGroup},
 	// tools/toollib.c, process_each_lv_in_vg
 	{regexp.MustCompile(`Failed to find logical volume "[^"]+"`), errNoLV},
+	// tools/lvresize.c, _lvresize_single
+	{regexp.MustCompile(`Logical volume \S+ not found in volume group`), errNoLV},
 }
 
 // classify wraps the sentinel that the text of a failed command stands for. LVM explains a failure in several lines;

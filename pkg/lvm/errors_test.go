@@ -35,6 +35,8 @@ func TestClassify(t *testing.T) {
 		{"metadata area full, older", "  VG data 5 metadata on /dev/vda (600000 bytes) too large for circular buffer (1044480 bytes with 550000 used)", volume.ErrNoSpace},
 		{"number of volumes", real("maxlv"), volume.ErrNoSpace},
 		{"no pool", real("nopool"), volume.ErrNoSpace},
+		{"an origin of thick snapshots", "  Snapshot origin volumes can be resized only while inactive: try lvchange -an.", volume.ErrPrecondition},
+		{"no volume to extend", "  Logical volume v not found in volume group data.", errNoLV},
 		{"open", real("open"), volume.ErrBusy},
 		{"mounted", real("mounted"), volume.ErrBusy},
 		{"under another device", real("device"), volume.ErrBusy},

@@ -247,7 +247,7 @@ func (i *inventory) report(ctx context.Context) (*state, error) {
 		case read.seqno == g.seqno && g.MissingPVs == 0 && !same(g, read):
 			log.Info("metadata of the group is not understood; LVM is asked each time", "vg", name, "seqno", g.seqno)
 		case read.seqno == g.seqno:
-			g.marks, g.lies = read.marks, read.lies
+			g.marks, g.lies, g.layouts = read.marks, read.lies, read.layouts
 		case read.seqno > g.seqno && g.MissingPVs == 0: // changed since LVM reported
 			g = read
 		}

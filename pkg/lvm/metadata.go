@@ -217,6 +217,7 @@ func visible(lvs section) (out []string, origins map[string]string) {
 func readVolumes(g *group, lvs section) {
 	pools := map[string]int64{}
 	virtual := map[string]int64{}
+	g.layouts = map[string]volume.Layout{}
 	names, origins := visible(lvs)
 	for _, name := range names {
 		lv := field[section](lvs, name)
@@ -244,6 +245,9 @@ func readVolumes(g *group, lvs section) {
 		}
 		v.SizeBytes = g.bytes(extents)
 		g.lvs[name] = v
+		if len(segs) != 0 {
+			g.layouts[name] = segmentLayout(segs[len(segs)-1])
+		}
 		virtual[v.Pool] += v.SizeBytes
 	}
 	for name := range pools {
@@ -272,4 +276,31 @@ func segmentType(s section) volume.Type {
 		return volume.Thin
 	}
 	return ""
+}
+
+// segmentLayout gives the layout of a segment as far as sizes depend on it (lvm2 lib/striped/striped.c, lib/raid/raid.c). Where
+// the text does not say how many devices there are, the numbers are 0.
+func segmentLayout(s section) volume.Layout {
+	number := func(key string) int {
+		n, _ := s[key].(int64)
+		return int(min(max(n, 0), 1<<10))
+	}
+	l := volume.Layout{Type: segmentType(s)}
+	devices := number("device_count")
+	switch l.Type {
+	case volume.Striped:
+		l.Stripes = number("stripe_count")
+	case volume.RAID1:
+		l.Mirrors = max(0, devices-1)
+	case volume.RAID5:
+		l.Stripes = max(0, devices-1)
+	case volume.RAID6:
+		l.Stripes = max(0, devices-2)
+	case volume.RAID10:
+		copies := max(2, number("data_copies"))
+		l.Stripes, l.Mirrors = devices/copies, copies-1
+	case volume.Thin:
+		l.Pool = field[string](s, "thin_pool")
+	}
+	return l
 }

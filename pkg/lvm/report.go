@@ -19,7 +19,9 @@ type group struct {
 	seqno int64 // counts the changes of its metadata
 	lvs   map[string]volume.LV
 
-	lies map[string][]string // from the metadata text only: uuids of the physical volumes below each logical volume
+	// From the metadata text only, by logical volume.
+	lies    map[string][]string      // uuids of the physical volumes below it
+	layouts map[string]volume.Layout // of its last segment, with which LVM goes on when it grows
 
 	// From a report only.
 	roles map[string]string // "public,origin,thickorigin", as lvs(8) tells it

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -51,12 +52,25 @@ func content(head []byte, tags map[string]string, found bool) volume.Content {
 		return volume.Content{FS: string(volume.Btrfs), Unfinished: true}
 	case !found:
 		return volume.Content{Blank: isZero(head[:min(len(head), blankBytes)])}
-	case tags["TYPE"] != "":
-		return volume.Content{FS: tags["TYPE"]}
-	case tags["PTTYPE"] != "":
-		return volume.Content{FS: tags["PTTYPE"]}
 	}
-	return volume.Content{FS: "unknown"}
+	c := volume.Content{FS: cmp.Or(tags["TYPE"], tags["PTTYPE"], "unknown")}
+	if fs := superblock(head); c.FS != string(fs) {
+		c.Head = fs
+	}
+	return c
+}
+
+// superblock tells by its magic which of the driver's file systems stands at the beginning; "" is none.
+func superblock(head []byte) volume.FS {
+	switch {
+	case len(head) >= ext4Super+1024 && hasExt4Magic(head[ext4Super:]):
+		return volume.Ext4
+	case strings.HasPrefix(string(head[:min(len(head), len(xfsMagic))]), xfsMagic):
+		return volume.XFS
+	case len(head) >= btrfsMagicAt+8 && string(head[btrfsMagicAt:btrfsMagicAt+8]) == btrfsFinished:
+		return volume.Btrfs
+	}
+	return ""
 }
 
 // blkid probes the device itself, without blkid's cache (-p). Codes of blkid(8): 2, nothing found; 8, several signatures that
@@ -70,10 +84,13 @@ func (h *Host) blkid(ctx context.Context, d volume.Device) (tags map[string]stri
 	case errors.As(err, &failed) && failed.ExitCode == 2 && strings.TrimSpace(failed.Stderr+failed.Stdout) == "":
 		return nil, false, nil
 	case errors.As(err, &failed) && failed.ExitCode == 8:
-		return nil, false, fmt.Errorf("several signatures that contradict each other; take away the false one with wipefs(8): %w", err)
+		return map[string]string{"TYPE": contradictory}, true, nil
 	}
 	return nil, false, err
 }
+
+// contradictory is the type where blkid cannot say which it is; wipefs(8) shows and takes away the false one.
+const contradictory = "several signatures that contradict each other (see wipefs(8))"
 
 // parseTags reads blkid's "export" format, lines of KEY=value.
 func parseTags(out string) map[string]string {
@@ -126,6 +143,7 @@ const (
 	xfsInProgress         = 126
 	btrfsSuper            = 64 << 10
 	btrfsMagicAt          = btrfsSuper + 64
+	btrfsFinished         = "_BHRfS_M"
 	btrfsTemporary        = "!BHRfS_M" // BTRFS_MAGIC_TEMPORARY, 0x4D5F536652484221
 	ext4Super             = 1024
 	ext4MagicAt           = ext4Super + 56

@@ -34,6 +34,10 @@ func TestContent(t *testing.T) {
 		{"btrfs", put(btrfsMagicAt, "_BHRfS_M"), "UUID=a=b\nTYPE=btrfs\n", volume.Content{FS: "btrfs"}},
 		{"a partition table", put(510, "\x55\xaa"), "PTUUID=1\nPTTYPE=dos\n", volume.Content{FS: "dos"}},
 		{"both", put(0, ""), "TYPE=vfat\nPTTYPE=dos\n", volume.Content{FS: "vfat"}},
+		{"a raid member's at the end, behind ext4", put(ext4MagicAt, "\x53\xef"), "TYPE=linux_raid_member\n", volume.Content{FS: "linux_raid_member", Head: "ext4"}},
+		{"behind xfs", put(0, "XFSB"), "TYPE=linux_raid_member\n", volume.Content{FS: "linux_raid_member", Head: "xfs"}},
+		{"behind btrfs", put(btrfsMagicAt, btrfsFinished), "TYPE=" + contradictory + "\n", volume.Content{FS: contradictory, Head: "btrfs"}},
+		{"behind nothing", put(0, ""), "TYPE=linux_raid_member\n", volume.Content{FS: "linux_raid_member"}},
 		{"found, but not named", put(0, ""), "USAGE=other\n", volume.Content{FS: "unknown"}},
 	} {
 		if got := content(tc.head, parseTags(tc.tags), tc.tags != ""); got != tc.want {
@@ -66,7 +70,7 @@ func TestBlkid(t *testing.T) {
 		{"found", nil, true, false},
 		{"nothing", failed(2, ""), false, false},
 		{"cannot be opened", failed(2, "blkid: error: /dev/x: No such file or directory"), false, true},
-		{"several", failed(8, ""), false, true},
+		{"several", failed(8, ""), true, false},
 		{"usage", failed(4, ""), false, true},
 		{"other", failed(1, ""), false, true},
 		{"killed", failed(-1, ""), false, true},

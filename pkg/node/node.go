@@ -19,6 +19,7 @@ type Lifecycle interface {
 	Publish(ctx context.Context, q lifecycle.PublishRequest) error
 	PublishInline(ctx context.Context, q lifecycle.InlineRequest) error
 	Unpublish(ctx context.Context, v lifecycle.Volume, target string) error
+	ExpandNode(ctx context.Context, q lifecycle.ExpandRequest) (bytes int64, err error)
 }
 
 // Facts is what the node service asks about the node.
@@ -38,6 +39,7 @@ type Config struct {
 	TopologyKey  string
 	VolumeGroups volume.Patterns // --volume-groups
 	MaxVolumes   int64           // how many volumes the CO may place here; 0: it decides
+	Expands      bool            // NodeExpandVolume makes logical volumes larger too
 }
 
 // Server is the CSI Node service.
@@ -69,6 +71,7 @@ func (s *Server) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,

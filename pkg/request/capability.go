@@ -36,6 +36,15 @@ func Capability(c *csi.VolumeCapability) (volume.Capability, error) {
 	return out, err
 }
 
+// Optional reads a capability that a call may name; nil where it does not.
+func Optional(c *csi.VolumeCapability) (*volume.Capability, error) {
+	if c == nil {
+		return nil, nil
+	}
+	out, err := Capability(c)
+	return &out, err
+}
+
 func accessType(c *csi.VolumeCapability) (out volume.Capability, err error) {
 	switch c.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:

@@ -37,7 +37,10 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 		types = append(types, csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
 			csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
 	}
-	reply := &csi.GetPluginCapabilitiesResponse{}
+	// A volume may be made larger at any time, in use or not.
+	reply := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
+		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}},
+	}}}
 	for _, t := range types {
 		reply.Capabilities = append(reply.Capabilities, &csi.PluginCapability{
 			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: t}},

@@ -33,6 +33,12 @@ func TestPlugin(t *testing.T) {
 		wantCode(t, err, codes.OK)
 		var got []csi.PluginCapability_Service_Type
 		for _, p := range caps.GetCapabilities() {
+			if e := p.GetVolumeExpansion(); e != nil {
+				if e.GetType() != csi.PluginCapability_VolumeExpansion_ONLINE {
+					t.Errorf("volumes are expanded %s", e.GetType())
+				}
+				continue
+			}
 			got = append(got, p.GetService().GetType())
 		}
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {

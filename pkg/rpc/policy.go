@@ -28,6 +28,9 @@ var policies = map[string]policy{
 	csi.Node_NodePublishVolume_FullMethodName:   {writes: true, key: byVolume},
 	csi.Node_NodeUnpublishVolume_FullMethodName: {writes: true, key: byVolume},
 
+	csi.Controller_ControllerExpandVolume_FullMethodName: {writes: true, key: byVolume},
+	csi.Node_NodeExpandVolume_FullMethodName:             {writes: true, key: byVolume},
+
 	// Unlocked: these read the inventory at one moment. With a lock they would refuse to tell of a volume exactly
 	// while something happens to it, and the answer would be as old when it arrives.
 	csi.Controller_ValidateVolumeCapabilities_FullMethodName: {many: 32},

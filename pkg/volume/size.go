@@ -52,6 +52,22 @@ func Size(required, limit, unit, least int64) (int64, error) {
 	return size, nil
 }
 
+// ExpandedSize gives the size for a request to make a volume of has bytes larger: has, where that is enough already, else as
+// Size does. A volume never becomes smaller: a limit below has is an ErrOutOfRange.
+func ExpandedSize(has, required, limit, unit int64) (int64, error) {
+	if err := CheckRange(required, limit); err != nil {
+		return 0, err
+	}
+	if limit != 0 && has > limit {
+		return 0, fmt.Errorf("%w: capacity_range.limit_bytes %d: the volume has %d bytes, and is never made smaller; raise the limit",
+			ErrOutOfRange, limit, has)
+	}
+	if required <= has {
+		return has, nil
+	}
+	return Size(required, limit, unit, 0)
+}
+
 // CheckRange checks a capacity_range before anything of the volume group is known.
 func CheckRange(required, limit int64) error {
 	switch {

@@ -203,6 +203,9 @@ type Content struct {
 	// leaves them. A question that failed is an error, never blank.
 	Blank bool
 	FS    string // the type of the file system found, or of another signature ("LVM2_member", "crypto_LUKS", "dos", ...)
+	// Head is the file system whose superblock stands at the beginning, where probers find something else besides. That may be
+	// old: a volume that was expanded may end where another one ended, which had a signature there.
+	Head FS
 	// Unfinished is true for a file system whose mkfs was interrupted and says so itself (the XFS in-progress mark).
 	Unfinished bool
 }

@@ -355,6 +355,11 @@ func badInput(t *testing.T, h Harness) {
 	}
 	publish := func(r *csi.NodePublishVolumeRequest) error { _, err := h.Node().NodePublishVolume(ctx, r); return err }
 	made := func(r *csi.CreateVolumeRequest) error { _, err := h.Controller().CreateVolume(ctx, r); return err }
+	expand := func(r *csi.ControllerExpandVolumeRequest) error {
+		_, err := h.Controller().ControllerExpandVolume(ctx, r)
+		return err
+	}
+	nodeExpand := func(r *csi.NodeExpandVolumeRequest) error { _, err := h.Node().NodeExpandVolume(ctx, r); return err }
 	for field, err := range map[string]error{
 		"name":                     made(&csi.CreateVolumeRequest{}),
 		"name ":                    made(create(func(r *csi.CreateVolumeRequest) { r.Name = long })),
@@ -397,6 +402,15 @@ func badInput(t *testing.T, h Harness) {
 		"volume_context[size]  ":   publish(inlineWith(volume.KeySize, "99999999999Ei")),
 		"volume_context[colour] ":  publish(inlineWith("colour", "red")),
 		"volume_context[type]":     publish(inlineWith("type", "floppy")),
+		"capacity_range":           expand(&csi.ControllerExpandVolumeRequest{VolumeId: good}),
+		"volume_id    ":            expand(&csi.ControllerExpandVolumeRequest{CapacityRange: capacityRange(1, 0)}),
+		"capacity_range ":          expand(&csi.ControllerExpandVolumeRequest{VolumeId: good, CapacityRange: capacityRange(-1, 0)}),
+		"access_type ":             expand(&csi.ControllerExpandVolumeRequest{VolumeId: good, CapacityRange: capacityRange(1, 0), VolumeCapability: &csi.VolumeCapability{}}),
+		"volume_id     ":           nodeExpand(&csi.NodeExpandVolumeRequest{VolumePath: target}),
+		"volume_path":              nodeExpand(&csi.NodeExpandVolumeRequest{VolumeId: good}),
+		"staging_target_path  ":    nodeExpand(&csi.NodeExpandVolumeRequest{VolumeId: good, VolumePath: target, StagingTargetPath: "relative"}),
+		"capacity_range  ":         nodeExpand(&csi.NodeExpandVolumeRequest{VolumeId: good, VolumePath: target, CapacityRange: capacityRange(0, -1)}),
+		"access_type  ":            nodeExpand(&csi.NodeExpandVolumeRequest{VolumeId: good, VolumePath: target, VolumeCapability: &csi.VolumeCapability{}}),
 		"volume_mount_group":       stage(good, staging, groupCapability("staff"), nil),
 	} {
 		if field = strings.TrimRight(field, " "); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), field) {
@@ -459,6 +473,9 @@ func allAtOnce(t *testing.T, h Harness) {
 	atOnce("publish and unpublish", aborted, func() error { return v.publish(one) }, func() error { return v.unpublish(one) })
 	c.ok(c.repeat(func() error { return v.publish(one) }))
 	c.mounted(one, 1)
+	atOnce("expand", aborted, func() error { _, err := c.expandTo(v.id, capacityRange(80<<20, 0), nil); return err },
+		func() error { _, err := v.nodeExpandTo(one, nil, nil); return err })
+	c.ok(c.repeat(func() error { _, err := c.expandTo(v.id, capacityRange(80<<20, 0), nil); return err }))
 	for _, target := range []string{one, two} {
 		c.ok(c.repeat(func() error { return v.unpublish(target) }))
 	}
@@ -501,6 +518,9 @@ func commands(t *testing.T, h Harness) {
 		count("CreateVolume again", 0, func() error { c.create("commands", 64<<20, cap, nil); return nil })
 		count("NodeStageVolume", 0, v.stage)
 		count("NodePublishVolume", 0, func() error { return v.publish(target) })
+		count("ControllerExpandVolume", 1, func() error { _, err := c.expandTo(v.id, capacityRange(80<<20, 0), nil); return err })
+		count("ControllerExpandVolume again", 0, func() error { _, err := c.expandTo(v.id, capacityRange(80<<20, 0), nil); return err })
+		count("NodeExpandVolume", 0, func() error { _, err := v.nodeExpandTo(target, capacityRange(80<<20, 0), nil); return err })
 		count("NodeGetVolumeStats", 0, func() error {
 			_, err := h.Node().NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.id, VolumePath: target})
 			return err

@@ -38,6 +38,9 @@ type DriverProcess interface {
 	// Attach sets whether drivers that are started from now on have --attach.
 	Attach(on bool)
 
+	// ExpandOn sets which call of drivers that are started from now on makes volumes larger: "controller", or "node".
+	ExpandOn(where string)
+
 	// The clients of the running driver. A call that is cut off by a kill ends with Unavailable or Canceled.
 	Identity() csi.IdentityClient
 	Controller() csi.ControllerClient
@@ -98,6 +101,9 @@ type Machine interface {
 	// Bind and Unmount mount and unmount by hand. The target of a bind is made.
 	Bind(t *testing.T, source, target string)
 	Unmount(t *testing.T, path string)
+	// RemountReadOnly makes the file system mounted at the path read-only as a whole, at all its mounts, as the kernel does when
+	// it finds errors in it.
+	RemountReadOnly(t *testing.T, path string)
 	// Hold keeps the path busy until release is called; how is one of the Hold constants. With HoldNamespace the path does
 	// not matter, with HoldDevice it is the target of a block volume.
 	Hold(t *testing.T, how, path string) (pid int, release func())
@@ -117,6 +123,8 @@ type Machine interface {
 	Settings(t *testing.T, r volume.Ref) (m volume.Mutable, devices []string)
 	// MakeLV makes a linear logical volume with these tags, active, behind the driver's back.
 	MakeLV(t *testing.T, r volume.Ref, bytes int64, tags ...string)
+	// SnapshotLV makes a thick snapshot of a logical volume, behind the driver's back.
+	SnapshotLV(t *testing.T, origin volume.Ref, name string)
 	DestroyLV(t *testing.T, r volume.Ref)
 	// MakePool makes a thin pool behind the driver's back.
 	MakePool(t *testing.T, name string, bytes int64)

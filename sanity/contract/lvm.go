@@ -101,6 +101,11 @@ func LVM(t *testing.T, m LVMMachine) {
 		{"groups outside the flag", lvmOutside},
 		{"group not there", lvmGroupGone},
 		{"thin overcommit", lvmOvercommit},
+		{"extend", lvmExtend},
+		{"extend sizes", lvmExtendSizes},
+		{"extend no space", lvmExtendNoSpace},
+		{"extend origin", lvmExtendOrigin},
+		{"extend what is not ours", lvmExtendForeign},
 		{"remove", lvmRemove},
 		{"remove in use", lvmRemoveInUse},
 		{"remove origin", lvmRemoveOrigin},
@@ -887,6 +892,8 @@ func lvmPartial(t *testing.T, m LVMMachine) {
 	f.fails("Retag", f.Retag(t.Context(), f.ref("v"), volume.Persistent, []string{"csi.state=x"}, nil), nil)
 	f.fails("Retag of none", f.Retag(t.Context(), f.ref("none"), volume.Persistent, []string{"csi.state=x"}, nil), nil)
 	f.there("v", true)
+	_, err = f.Extend(t.Context(), f.ref("v"), volume.Persistent, (2*LVMExtentsPerPV-3)*LVMExtentBytes, 0)
+	f.fails("Extend", err, nil)
 }
 
 // The figures of the table of LVM commands per call.
@@ -911,6 +918,8 @@ func lvmCommands(t *testing.T, m LVMMachine) {
 					}
 				}
 			})
+			f.cost("Extend "+string(l.Type), 1, func() { f.extend("v", 4, 4) })
+			f.cost("Extend again "+string(l.Type), 0, func() { f.extend("v", 3, 4) })
 			f.cost("Remove "+string(l.Type), 1, func() {
 				if err := f.Remove(t.Context(), f.ref("v"), volume.Persistent); err != nil {
 					t.Fatal(err)

@@ -55,6 +55,9 @@ func PutSignature(t *testing.T, d volume.Device, signature string) {
 		at(446, partitionEntry(0xee, 1, uint32(d.SizeBytes/512)-1)...)
 		at(510, 0x55, 0xaa)
 		at(512, gptHeader(d.SizeBytes/512)...)
+	case "linux_raid_member":
+		offset := (d.SizeBytes/512 - 16) &^ 7 * 512
+		at(offset, raidMember(offset/512)...)
 	case "garbage":
 		at(100, []byte("old data of somebody")...)
 	case "last-byte":
@@ -89,5 +92,24 @@ func gptHeader(sectors int64) []byte {
 	le.PutUint32(b[84:], 128)
 	le.PutUint32(b[88:], crc32.ChecksumIEEE(make([]byte, 128*128)))
 	le.PutUint32(b[16:], crc32.ChecksumIEEE(b))
+	return b
+}
+
+// raidMember is the superblock of version 1.0, which stands near the end of a device (linux/raid/md_p.h, struct mdp_superblock_1).
+func raidMember(sector int64) []byte {
+	b := make([]byte, 256)
+	le := binary.LittleEndian
+	le.PutUint32(b[0:], 0xa92b4efc)
+	le.PutUint32(b[4:], 1)
+	copy(b[16:], "a uuid of a raid")
+	le.PutUint64(b[80:], uint64(sector))  // size
+	le.PutUint32(b[92:], 1)               // raid disks
+	le.PutUint64(b[136:], uint64(sector)) // data size
+	le.PutUint64(b[144:], uint64(sector)) // super offset
+	var sum uint64
+	for i := 0; i < len(b); i += 4 {
+		sum += uint64(le.Uint32(b[i:]))
+	}
+	le.PutUint32(b[216:], uint32(sum)+uint32(sum>>32))
 	return b
 }
