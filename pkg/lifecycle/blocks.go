@@ -165,8 +165,9 @@ func (l *Lifecycle) unreserve(ctx context.Context, rec journal.Record) error {
 	if errors.Is(err, volume.ErrNotFound) { // inactive, and reserved all the same: that is on disk
 		if err = l.LVM.Activate(ctx, rec.Ref()); err == nil {
 			err = l.Thin.Release(ctx, rec.Ref())
-		} else if errors.Is(err, volume.ErrNotFound) {
-			err = nil // the pool is gone, and its metadata with it
+		}
+		if errors.Is(err, volume.ErrNotFound) { // the pool is gone and its metadata with it; or it is a new one, that holds nothing yet
+			err = nil
 		}
 	}
 	if err != nil {

@@ -191,8 +191,11 @@ func TestReservedByAnEarlierDriver(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		held, active bool
-		gone         bool
-	}{{"killed after the reservation", true, true, false}, {"killed before it", false, true, false}, {"rebooted", true, false, false}, {"pool gone", false, false, true}} {
+		gone, anew   bool
+	}{
+		{name: "killed after the reservation", held: true, active: true}, {name: "killed before it", active: true}, {name: "rebooted", held: true},
+		{name: "pool gone", gone: true}, {name: "pool made anew", gone: true, anew: true},
+	} {
 		b, base, target := newThinBench(t)
 		for _, r := range []volume.Ref{base.Ref, target.Ref} {
 			b.m.EditLV(r, func(s *fake.State) { s.Active = c.active })
@@ -207,7 +210,10 @@ func TestReservedByAnEarlierDriver(t *testing.T) {
 			for _, r := range []volume.Ref{base.Ref, target.Ref, thinPool} {
 				b.m.DropLV(r)
 			}
-			b.m.AddPool("data", "pool2", 4<<20)
+			if c.anew {
+				b.m.AddPool("data", "pool", 4<<20)
+				b.Thin = newPool{b.Thin}
+			}
 		}
 		b.Start()
 		for end := time.Now().Add(10 * time.Second); len(b.Journal.All()) != 0; <-time.Tick(time.Millisecond) {
@@ -220,6 +226,11 @@ func TestReservedByAnEarlierDriver(t *testing.T) {
 		}
 	}
 }
+
+// newPool is a pool without volumes, for which LVM makes no device of a pool.
+type newPool struct{ ThinMetadata }
+
+func (newPool) Release(context.Context, volume.Ref) error { return volume.ErrNotFound }
 
 // A thin volume that has gone meanwhile is not taken for one that has its number now.
 func TestBlocksOfAVolumeThatGoes(t *testing.T) {

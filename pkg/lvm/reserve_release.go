@@ -26,7 +26,7 @@ type thinPools interface {
 }
 
 // poolLayer is what LVM adds to the name, and to the uuid, of the device that has the target thin-pool (lvm2
-// lib/activate/dev_manager.c, lv_layer).
+// lib/activate/dev_manager.c, lv_layer). A new pool, in which there was no volume yet, has no such device.
 const poolLayer = "-tpool"
 
 // Reserved implements lifecycle.ThinMetadata.

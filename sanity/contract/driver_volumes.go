@@ -539,6 +539,13 @@ func commands(t *testing.T, h Harness) {
 		_, err := h.Controller().ListVolumes(t.Context(), &csi.ListVolumesRequest{})
 		return err
 	})
+	thin := c.thinVolume("commands", 4<<20)
+	first, second := thin.cut("first"), thin.cut("second")
+	count("GetMetadataAllocated", 0, func() error { return c.allocated(second.id, second.bytes, 0, 0).err })
+	count("GetMetadataDelta", 0, func() error { return c.delta(first.id, second.id, second.bytes, 0, 0).err })
+	c.ok(c.deleteSnapshot(first.id))
+	c.ok(c.deleteSnapshot(second.id))
+	c.ok(thin.delete())
 	h.Stop(t)
 	h.Attach(true)
 	h.Start(t)
