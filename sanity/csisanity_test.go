@@ -99,6 +99,7 @@ func sanityConfig(t *testing.T, h contract.Harness) csisanity.TestConfig {
 		return csisanity.PathIsOther, nil
 	}
 	config.TestNodeVolumeAttachLimit = true
+	config.TestVolumeMutableParameters = map[string]string{volume.KeyReadAhead: "512", volume.KeyWriteOps: "max"}
 	config.TestVolumeSize, config.TestVolumeExpandSize = 64<<20, 128<<20
 	return config
 }

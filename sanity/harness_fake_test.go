@@ -116,7 +116,7 @@ func (h *fakeHarness) Start(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
 	tools := h.m.Connect(fake.Config{Owner: cfg.DriverName, Groups: cfg.VolumeGroups, Overcommit: cfg.ThinOvercommit, Effects: p.unsynced})
-	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Copier: tools.Copier}, p.unsynced)
+	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Copier: tools.Copier, Cgroups: tools.Cgroups}, p.unsynced)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,6 +345,13 @@ func (h *fakeHarness) Lstat(t *testing.T, path string) contract.File {
 func (h *fakeHarness) LV(_ *testing.T, r volume.Ref) (contract.LVMFacts, bool) {
 	f, ok := h.m.LV(r)
 	return contract.LVMFacts{UUID: f.UUID, SizeBytes: f.SizeBytes, SegType: string(f.Type), Stripes: f.Stripes, Tags: f.Tags}, ok
+}
+
+func (h *fakeHarness) AddPod(_ *testing.T, pod string, io bool) { h.m.AddPod(pod, io) }
+func (h *fakeHarness) DropPod(_ *testing.T, pod string)         { h.m.DropPod(pod) }
+
+func (h *fakeHarness) PodLimits(_ *testing.T, pod string, r volume.Ref) volume.IOLimits {
+	return h.m.PodLimits(pod, r)
 }
 
 func (h *fakeHarness) Settings(_ *testing.T, r volume.Ref) (volume.Mutable, []string) {

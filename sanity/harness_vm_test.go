@@ -652,6 +652,48 @@ func (h *realHarness) LV(t *testing.T, r volume.Ref) (f contract.LVMFacts, ok bo
 	return f, true
 }
 
+// podGroups is where the cgroups of pods are made, as kubelet's cgroupfs driver does.
+const podGroups = "/sys/fs/cgroup/kubepods"
+
+// AddPod makes the cgroup below one in which its I/O can be limited, or one in which it cannot.
+func (h *realHarness) AddPod(t *testing.T, pod string, io bool) {
+	t.Helper()
+	above := podGroups
+	if !io {
+		above += "/besteffort"
+	}
+	must(t, os.MkdirAll(above, 0o755))
+	if io {
+		for _, folder := range []string{filepath.Dir(podGroups), podGroups} {
+			must(t, os.WriteFile(folder+"/cgroup.subtree_control", []byte("+io"), 0o600))
+		}
+	}
+	folder := above + "/pod" + pod
+	must(t, os.MkdirAll(folder, 0o755))
+	t.Cleanup(func() { _ = os.Remove(folder) })
+}
+
+func (h *realHarness) DropPod(t *testing.T, pod string) {
+	t.Helper()
+	for _, above := range []string{podGroups, podGroups + "/besteffort"} {
+		if err := os.Remove(above + "/pod" + pod); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (h *realHarness) PodLimits(t *testing.T, pod string, r volume.Ref) volume.IOLimits {
+	t.Helper()
+	st, err := os.Stat("/dev/" + r.String())
+	must(t, err)
+	dev := st.Sys().(*syscall.Stat_t).Rdev
+	l, err := h.host().IOLimits(t.Context(), pod, volume.Device{Major: unix.Major(dev), Minor: unix.Minor(dev)})
+	if err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrPrecondition) {
+		t.Fatal(err)
+	}
+	return l
+}
+
 func (h *realHarness) Settings(t *testing.T, r volume.Ref) (volume.Mutable, []string) {
 	t.Helper()
 	return contract.LVMSettings(func(args ...string) string { return lvm(t, "lvs", args...) }, r)

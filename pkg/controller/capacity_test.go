@@ -97,7 +97,7 @@ func TestCapabilities(t *testing.T) {
 	for _, capability := range res.GetCapabilities() {
 		got = append(got, capability.GetRpc().GetType().String())
 	}
-	wanted := []string{"CREATE_DELETE_VOLUME", "LIST_VOLUMES", "GET_CAPACITY", "CREATE_DELETE_SNAPSHOT", "LIST_SNAPSHOTS", "GET_SNAPSHOT", "CLONE_VOLUME", "GET_VOLUME", "EXPAND_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH"}
+	wanted := []string{"CREATE_DELETE_VOLUME", "LIST_VOLUMES", "GET_CAPACITY", "CREATE_DELETE_SNAPSHOT", "LIST_SNAPSHOTS", "GET_SNAPSHOT", "CLONE_VOLUME", "GET_VOLUME", "EXPAND_VOLUME", "MODIFY_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH"}
 	if len(got) != len(wanted) {
 		t.Fatalf("got %q", got)
 	}

@@ -41,6 +41,7 @@ func (p plain) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, er
 func (p plain) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
 	return p.Remove(ctx, r, volume.Snapshot)
 }
+func (plain) Modify(context.Context, volume.Ref, volume.Mutable) error { return errors.ErrUnsupported }
 func (plain) Attach(context.Context, volume.Ref, volume.Attachment) error {
 	return errors.ErrUnsupported
 }

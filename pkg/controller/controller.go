@@ -28,6 +28,8 @@ type Volumes interface {
 	// DeleteSnapshot removes a snapshot; nil where it is gone already and the group was read well. ErrPrecondition: it is
 	// open, or no snapshot; it is unaltered.
 	DeleteSnapshot(ctx context.Context, r volume.Ref) error
+	// Modify changes mutable parameters of a persistent volume. ErrInvalid: it cannot have them; nothing was changed.
+	Modify(ctx context.Context, r volume.Ref, m volume.Mutable) error
 	// Attach records that a persistent volume is published to a node. Detach takes that back, for one node or with "" for
 	// all; nil where it is not so.
 	Attach(ctx context.Context, r volume.Ref, a volume.Attachment) error

@@ -61,7 +61,10 @@ func (c *Controller) spec(req *csi.CreateVolumeRequest) (s volume.Spec, err erro
 		s.VG = s.Source.VG
 	}
 	s.AnyFS = !slices.ContainsFunc(caps, func(c volume.Capability) bool { return c.FS != "" }) && p.FS == ""
-	if err := unadvertised(req); err != nil {
+	if s.Mutable, err = volume.ParseMutable(req.GetMutableParameters()); err == nil {
+		err = s.Mutable.Check(s.Layout.Type)
+	}
+	if err != nil {
 		return s, err
 	}
 	return s, c.here.Check(req.GetAccessibilityRequirements())
@@ -100,14 +103,6 @@ func (c *Controller) contentSource(lv volume.LV) *csi.VolumeContentSource {
 	default:
 		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
 	}
-}
-
-// unadvertised refuses what a CO may not ask for, because the driver does not advertise the capability.
-func unadvertised(req *csi.CreateVolumeRequest) error {
-	if len(req.GetMutableParameters()) != 0 {
-		return volume.Invalid("mutable_parameters", "", "the driver does not advertise MODIFY_VOLUME; leave them out")
-	}
-	return nil
 }
 
 // DeleteVolume implements csi.ControllerServer. An id that this driver never gave out is a volume that does not exist,

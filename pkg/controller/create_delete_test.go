@@ -180,7 +180,10 @@ func TestBadCreateVolume(t *testing.T) {
 		"snapshot, nil":      {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{}}), "volume_content_source.snapshot.snapshot_id", nil},
 		"snapshot":           {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}), "", volume.ErrNotFound},
 		"clone":              {source(&csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}), "", volume.ErrNotFound},
-		"mutable parameters": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, "mutable_parameters", nil},
+		"mutable parameters": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, "mutable_parameters[iops]", nil},
+		"mutable parameters of another type": {func(r *csi.CreateVolumeRequest) {
+			r.MutableParameters = map[string]string{"writeMostly": "/dev/sda"}
+		}, "mutable_parameters[writeMostly]", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, v := newController()

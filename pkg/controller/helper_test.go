@@ -196,6 +196,10 @@ func make1(t *testing.T, c *Controller, v *volumes, change ...func(*csi.CreateVo
 	return res.GetVolume()
 }
 
+func (v *volumes) Modify(_ context.Context, r volume.Ref, m volume.Mutable) error {
+	return v.called("modify %s %s", r, m)
+}
+
 func (v *volumes) Attach(_ context.Context, r volume.Ref, a volume.Attachment) error {
 	return v.called("attach %s %s", r, a)
 }

@@ -30,6 +30,7 @@ func (c *Controller) ValidateVolumeCapabilities(ctx context.Context, req *csi.Va
 		VolumeContext:      req.GetVolumeContext(),
 		VolumeCapabilities: req.GetVolumeCapabilities(),
 		Parameters:         req.GetParameters(),
+		MutableParameters:  req.GetMutableParameters(),
 	}}, nil
 }
 
@@ -39,6 +40,7 @@ type question struct {
 	block       bool
 	fs          volume.FS          // "" where nothing is said
 	parameters  *volume.Parameters // nil where the request has none
+	mutable     volume.Mutable     // could be given to it
 	mkfs        []string           // of the volume_context; empty where it says nothing
 }
 
@@ -58,8 +60,8 @@ func readQuestion(req *csi.ValidateVolumeCapabilitiesRequest) (q question, err e
 		return q, err
 	}
 	q.mkfs, q.fs = vc.MkfsOptions, p.FS
-	if len(req.GetMutableParameters()) != 0 {
-		q.unsupported = "mutable_parameters: the driver does not advertise MODIFY_VOLUME"
+	if q.mutable, err = volume.ParseMutable(req.GetMutableParameters()); err != nil {
+		q.unsupported = err.Error()
 	}
 	return q, q.readCapabilities(req.GetVolumeCapabilities(), p)
 }
@@ -90,6 +92,9 @@ func (q *question) readCapabilities(list []*csi.VolumeCapability, p volume.Param
 func (q question) differs(lv volume.LV) string {
 	if q.unsupported != "" {
 		return q.unsupported
+	}
+	if err := q.mutable.Check(lv.Type); err != nil {
+		return err.Error()
 	}
 	f, known := lv.Tags.Format()
 	switch {

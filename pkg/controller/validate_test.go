@@ -42,7 +42,7 @@ func TestValidateVolumeCapabilities(t *testing.T) {
 		"other type":           {&request{VolumeId: m, VolumeCapabilities: caps(mount("")), Parameters: map[string]string{"type": "linear", "mkfsOptions": "-m 0"}}, "type=striped"},
 		"other group":          {&request{VolumeId: m, VolumeCapabilities: caps(mount("")), Parameters: map[string]string{"type": "striped", "volumeGroup": "data-1"}}, "data-1"},
 		"other options":        {&request{VolumeId: m, VolumeCapabilities: caps(mount("")), Parameters: map[string]string{"type": "striped"}}, "-m 0"},
-		"mutable parameters":   {&request{VolumeId: m, VolumeCapabilities: caps(mount("")), MutableParameters: map[string]string{"iops": "1"}}, "MODIFY_VOLUME"},
+		"mutable parameters":   {&request{VolumeId: m, VolumeCapabilities: caps(mount("")), MutableParameters: map[string]string{"iops": "1"}}, "mutable_parameters[iops]"},
 		"adopted, other type":  {&request{VolumeId: adopted, VolumeCapabilities: caps(block()), Parameters: map[string]string{"type": "raid5"}}, "raid1"},
 		"adopted, with a pool": {&request{VolumeId: adopted, VolumeCapabilities: caps(block()), Parameters: map[string]string{"thinPool": "pool"}}, "raid1"},
 	} {

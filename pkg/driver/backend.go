@@ -15,6 +15,7 @@ type Backend struct {
 	Paths       lifecycle.Paths
 	Filesystems Filesystems
 	Copier      lifecycle.Copier
+	Cgroups     lifecycle.Cgroups
 }
 
 // LVM is what the parts of the driver ask of LVM, all together.

@@ -107,7 +107,7 @@ func (d *Driver) lifecycle(log klog.Logger, store *journal.Store, locks *keylock
 	return lifecycle.New(lifecycle.Config{
 		RequireAttach: d.cfg.Attach, NodeName: d.cfg.NodeName, MaxAttached: d.cfg.MaxVolumes,
 		Owner: d.cfg.DriverName, Node: d.node,
-		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems, Copier: d.backend.Copier,
+		LVM: d.backend.LVM, Mounts: d.backend.Mounts, Paths: d.backend.Paths, FS: d.backend.Filesystems, Copier: d.backend.Copier, Cgroups: d.backend.Cgroups,
 		Journal: store, Locks: locks, Timing: d.timing(), Log: log.Info,
 		Thin: d.backend.LVM, Scratch: func(ctx context.Context) (lifecycle.Scratch, error) { return state.scratch(ctx, d.effects) },
 		Inventory: d.backend.LVM, KubeletDir: d.cfg.KubeletDir, Orphans: lifecycle.OrphanPolicy(d.cfg.OrphanPolicy),
@@ -163,6 +163,10 @@ func (v volumes) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
 
 func (v volumes) Attach(ctx context.Context, r volume.Ref, a volume.Attachment) error {
 	return v.life.Attach(ctx, r, a)
+}
+
+func (v volumes) Modify(ctx context.Context, r volume.Ref, m volume.Mutable) error {
+	return v.life.Modify(ctx, r, m)
 }
 
 func (v volumes) Detach(ctx context.Context, r volume.Ref, node string) error {

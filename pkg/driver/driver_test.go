@@ -43,7 +43,7 @@ func newMachine() *fake.Machine {
 
 func over(m *fake.Machine, cfg Config) Backend {
 	tools := m.Connect(fake.Config{Owner: cfg.DriverName, Groups: cfg.VolumeGroups, Overcommit: cfg.ThinOvercommit})
-	return Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems}
+	return Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Cgroups: tools.Cgroups}
 }
 
 // start runs a driver until stop, and gives a connexion to it.

@@ -32,7 +32,7 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	// node only, and their versions are those that the driver was tested with.
 	host := mount.New(&run.Local{Effects: effects}, effects)
 	copier := copy.New(copy.Config{Effects: effects, Unwritten: groups.Unwritten, BytesPerSecond: rate})
-	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host, Copier: copier}, nil
+	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host, Copier: copier, Cgroups: host}, nil
 }
 
 // execPrefix is what goes before LVM's argument vectors. For ExecHost that is nsenter(1) into three namespaces of

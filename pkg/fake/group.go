@@ -490,6 +490,9 @@ func (v *lv) deactivate(m *Machine) {
 	if v.active {
 		delete(m.nodes.children, v.nodeName())
 		v.active, v.suspended = false, false
+		for _, p := range m.pods {
+			delete(p.limits, v.minor)
+		}
 	}
 }
 

@@ -36,6 +36,7 @@ type Machine struct {
 	opens      []*open        // what processes hold
 	commands   map[string]int // programs run, by name
 	gates      map[string]*gate
+	pods       map[string]*podGroup
 	tear       string // the program that is to be killed half-way
 	serial     int    // for UUIDs and process ids: never used twice
 	processes  atomic.Int64
@@ -56,6 +57,7 @@ type Tools struct {
 	Paths       *Paths
 	Filesystems *Filesystems
 	Copier      *Copier
+	Cgroups     *Cgroups
 }
 
 // conn is a driver's connexion to the machine.
@@ -69,7 +71,7 @@ type conn struct {
 
 // New gives a machine that has a root file system with /dev, /tmp and /var/lib/kubelet/pods, and no volume group.
 func New() *Machine {
-	m := &Machine{groups: map[string]*group{}, over: map[at]*mount{}, commands: map[string]int{}, gates: map[string]*gate{}}
+	m := &Machine{groups: map[string]*group{}, over: map[at]*mount{}, commands: map[string]int{}, gates: map[string]*gate{}, pods: map[string]*podGroup{}}
 	disk := &filesystem{kind: "ext4", root: newFolder(), major: 8, minor: 1}
 	m.root = &mount{fs: disk, root: disk.root, target: "/"}
 	m.mounts = []*mount{m.root}
@@ -86,7 +88,7 @@ func New() *Machine {
 // Connect gives a driver its tools. What it learnt is lost with it.
 func (m *Machine) Connect(c Config) Tools {
 	n := &conn{Machine: m, cfg: c, seen: map[string]string{}, queues: map[string]chan struct{}{}}
-	return Tools{&LVM{n}, &Mounts{n}, &Paths{n}, &Filesystems{n}, &Copier{n}}
+	return Tools{&LVM{n}, &Mounts{n}, &Paths{n}, &Filesystems{n}, &Copier{n}, &Cgroups{n}}
 }
 
 // must is for what cannot fail unless the test itself is wrong.
@@ -194,7 +196,7 @@ func (m *Machine) pass(ctx context.Context, op string) error {
 func (m *Machine) Reboot(active bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.opens, m.namespaces = nil, nil
+	m.opens, m.namespaces, m.pods = nil, nil, map[string]*podGroup{}
 	m.mounts = m.mounts[:2] // the root file system and /dev
 	m.over = map[at]*mount{m.mounts[1].parent: m.mounts[1]}
 	m.nodes.children = map[string]*inode{}

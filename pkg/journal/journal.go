@@ -42,6 +42,8 @@ const (
 	Reclaim Intent = "reclaim"
 	// Reserve: the metadata snapshot of a thin pool is being reserved. If it is reserved, the driver did it, and releases it.
 	Reserve Intent = "reserve"
+	// Modify: the volume gets the mutable parameters of the record.
+	Modify Intent = "modify"
 )
 
 // Pool is the kind of a record about a thin pool, which is no volume of the driver's.
@@ -71,7 +73,8 @@ type Record struct {
 	LV       string      `json:"lv"`
 	Intent   Intent      `json:"intent"`
 	Paths    []Path      `json:"paths,omitempty"`
-	Since    time.Time   `json:"since"` // for people; nothing is decided by it, clocks jump
+	Mutable  string      `json:"mutable,omitempty"` // of a Modify: volume.Mutable.String
+	Since    time.Time   `json:"since"`             // for people; nothing is decided by it, clocks jump
 }
 
 // Ref is the logical volume of the record.

@@ -142,18 +142,6 @@ func (l *Lifecycle) attachedHere(lv volume.LV) (volume.Attachment, error) {
 	return has, fmt.Errorf("%w: logical volume %s is published to node %s, this is %s; unpublish it there first", volume.ErrPrecondition, lv.Ref, has.Node, l.NodeName)
 }
 
-// attachment is attachedHere of a volume that is yet to be looked up, if at all. No LVM command where nothing has changed.
-func (l *Lifecycle) attachment(ctx context.Context, r volume.Ref) (volume.Attachment, error) {
-	if !l.RequireAttach {
-		return volume.Attachment{}, nil
-	}
-	lv, err := l.LVM.Lookup(ctx, r)
-	if err != nil {
-		return volume.Attachment{}, err
-	}
-	return l.attachedHere(lv)
-}
-
 // detached is nil where the volume is attached to no node, or is not there.
 func (l *Lifecycle) detached(ctx context.Context, r volume.Ref) error {
 	if !l.RequireAttach {

@@ -32,6 +32,7 @@ type Config struct {
 	Paths   Paths
 	FS      Filesystems
 	Copier  Copier
+	Cgroups Cgroups
 	Journal *journal.Store
 	Locks   *keylock.Locks
 	Timing  Timing

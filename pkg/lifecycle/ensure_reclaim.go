@@ -150,7 +150,7 @@ func (l *Lifecycle) forget(ctx context.Context, rec journal.Record) {
 func (l *Lifecycle) intend(ctx context.Context, rec journal.Record) {
 	l.Journal.Remember(rec) // first: whatever becomes of the write, this driver carries it on
 	if err := l.Journal.Put(ctx, rec); err != nil {
-		l.Log("a teardown goes on without a durable record; a restart would forget it", "volume", rec.VolumeID, "err", err)
+		l.Log("work goes on without a durable record; a restart would forget it", "volume", rec.VolumeID, "err", err)
 	}
 }
 

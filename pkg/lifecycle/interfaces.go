@@ -69,6 +69,16 @@ type Mounts interface {
 	Holders(ctx context.Context, d volume.Device, target string) ([]volume.Holder, error)
 }
 
+// Cgroups is what the lifecycle asks of the cgroups of pods. Implemented by pkg/mount, and by pkg/fake for tests. Both methods:
+// ErrNotFound, kubelet has no cgroup for the pod, so that nothing of it runs; ErrPrecondition, I/O cannot be limited here, with
+// what to do about it.
+type Cgroups interface {
+	// IOLimits gives how the I/O of the pod on the device is limited (cgroup v2, io.max).
+	IOLimits(ctx context.Context, pod string, d volume.Device) (volume.IOLimits, error)
+	// SetIOLimits limits it. It lasts until the pod or the device goes.
+	SetIOLimits(ctx context.Context, pod string, d volume.Device, l volume.IOLimits) error
+}
+
 // Paths is what the lifecycle asks of the files and folders that the CO's paths name.
 type Paths interface {
 	// Resolve gives the path with all symbolic links of its parent folder resolved, as the mount table shows it. Parts that

@@ -22,7 +22,7 @@ type PublishRequest struct {
 }
 
 // Publish shows a staged volume at the target path. It runs no LVM command and writes no record: what is published
-// is what the mount table says. Repeating it is OK, with other arguments ErrExists. An error leaves nothing that was not
+// is what the mount table says. The I/O limits of the volume are set first; where they cannot be, it is ErrPrecondition. Repeating it is OK, with other arguments ErrExists. An error leaves nothing that was not
 // there before. A kill in the middle leaves at most an empty target.
 func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 	target, err := l.Paths.Resolve(q.Target)
@@ -53,7 +53,11 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 	if err := l.staged(q.Volume, d, table, staging); err != nil {
 		return err
 	}
-	attached, err := l.attachment(ctx, q.Volume.Ref)
+	lv, err := l.LVM.Lookup(ctx, q.Volume.Ref)
+	if err != nil {
+		return err
+	}
+	attached, err := l.attachedHere(lv)
 	if err != nil {
 		return err
 	}
@@ -62,13 +66,18 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 		if err := publishedAlready(q.Volume.Ref, d, at[len(at)-1], q.Capability, readOnly); err != nil {
 			return err
 		}
-		_, err := l.supersede(ctx, q.Volume, target)
-		return err
+		if _, err := l.supersede(ctx, q.Volume, target); err != nil {
+			return err
+		}
+		return l.limitTarget(ctx, lv, d, target)
 	}
 	others := elsewhere(table, d, staging, target)
 	if q.Capability.Mode == volume.SingleNodeSingleWriter && len(others) != 0 {
 		return fmt.Errorf("%w: access mode %s allows one target path, and logical volume %s is published at %s; unpublish it there first",
 			volume.ErrPrecondition, q.Capability.Mode, q.Volume.Ref, strings.Join(others, ", "))
+	}
+	if err := l.limitTarget(ctx, lv, d, target); err != nil {
+		return err
 	}
 	superseded, err := l.supersede(ctx, q.Volume, target)
 	if err != nil {

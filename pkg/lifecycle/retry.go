@@ -34,6 +34,9 @@ func (l *Lifecycle) Start() {
 			l.Log("a create was cut off; what is left of it is removed unless it is repeated",
 				"volume", rec.VolumeID, "in", l.Timing.CreateGrace)
 			l.retryIn(rec.VolumeID, l.Timing.CreateGrace)
+		case journal.Modify:
+			l.Log("taking up an unfinished change of mutable parameters", "volume", rec.VolumeID)
+			l.retryIn(rec.VolumeID, 0)
 		case journal.Reserve:
 			l.Log("releasing the metadata snapshot of a thin pool, which an earlier driver reserved", "pool", rec.Ref().String())
 			l.retryIn(rec.VolumeID, 0)
@@ -42,6 +45,7 @@ func (l *Lifecycle) Start() {
 	}
 	l.keep(l.reap)
 	l.keep(l.resume)
+	l.keep(l.limit)
 }
 
 // Stop begins no more of what the driver does by itself, gives copies up, and waits for what runs, at most until ctx ends.
@@ -179,6 +183,8 @@ func (l *Lifecycle) retry(volumeID string) {
 		return
 	case rec.Intent == journal.Reclaim:
 		err = l.reclaim(ctx, rec, rec.Paths, false)
+	case rec.Intent == journal.Modify:
+		err = l.finishModify(ctx, rec)
 	case rec.Intent == journal.Create:
 		err = l.undoCreate(ctx, rec)
 	case rec.Intent == journal.Reserve:

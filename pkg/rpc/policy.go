@@ -17,8 +17,9 @@ var policies = map[string]policy{
 	csi.Controller_DeleteVolume_FullMethodName: {writes: true, key: byVolume, interrupts: true},
 	// A snapshot is a thing of its own. Its source is not locked: LVM takes the snapshot at one moment, whatever else happens to
 	// the source, and removes no origin of a thick one.
-	csi.Controller_CreateSnapshot_FullMethodName: {writes: true, key: bySnapshotName},
-	csi.Controller_DeleteSnapshot_FullMethodName: {writes: true, key: bySnapshot},
+	csi.Controller_CreateSnapshot_FullMethodName:         {writes: true, key: bySnapshotName},
+	csi.Controller_DeleteSnapshot_FullMethodName:         {writes: true, key: bySnapshot},
+	csi.Controller_ControllerModifyVolume_FullMethodName: {writes: true, key: byVolume},
 	// Unimplemented without --attach.
 	csi.Controller_ControllerPublishVolume_FullMethodName:   {writes: true, key: byVolume},
 	csi.Controller_ControllerUnpublishVolume_FullMethodName: {writes: true, key: byVolume},

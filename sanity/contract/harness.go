@@ -119,6 +119,11 @@ type Machine interface {
 
 	// LV asks the machine itself about a logical volume; ok is false where there is none.
 	LV(t *testing.T, r volume.Ref) (f LVMFacts, ok bool)
+	// AddPod makes the cgroup of a pod (the name of Target), as kubelet does; io: its I/O can be limited. DropPod removes it.
+	// PodLimits tells how its I/O on a logical volume is limited.
+	AddPod(t *testing.T, pod string, io bool)
+	DropPod(t *testing.T, pod string)
+	PodLimits(t *testing.T, pod string, r volume.Ref) volume.IOLimits
 	// Settings gives what LVM holds of the mutable parameters, and the physical volumes it lies on, as LVMSettings does.
 	Settings(t *testing.T, r volume.Ref) (m volume.Mutable, devices []string)
 	// MakeLV makes a linear logical volume with these tags, active, behind the driver's back.
