@@ -47,7 +47,8 @@ hard_tests = KilledLVM \
 	SharedMounts \
 	HealthOfAHungDisk \
 	HealthOfAPulledDisk \
-	HealthOfABtrfs
+	HealthOfABtrfs \
+	CopyOnRealDevices
 hard_suite = JournalFails \
 	JournalFailsALaterPublish \
 	JournalHoldsOn \
@@ -56,7 +57,9 @@ hard_suite = JournalFails \
 	Later.* \
 	BusyBesideASecondTarget \
 	RollbackThatFails \
-	HealthOf.*
+	HealthOf.* \
+	CopiedVolumes \
+	CopyGivenUpForAStop
 blank := $() $()
 hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$
 

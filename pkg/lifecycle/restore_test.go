@@ -232,6 +232,39 @@ func TestRestoreFails(t *testing.T) {
 	}
 }
 
+// A copy takes as long as it takes: that nobody waits any more, and that the time of the call is over, ends nothing.
+func TestRestoreOutlivesItsDeadline(t *testing.T) {
+	b := newRestoreBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.fail = func(e effect.Effect) error {
+		if e.Op == "copy" {
+			cancel()
+		}
+		return nil
+	}
+	s := restored("data", thick, b.sourceOf(thin, false))
+	lv, err := b.Create(ctx, s)
+	b.must(err)
+	if ctx.Err() == nil || b.holds(lv.Ref) != content {
+		t.Errorf("it holds %q", b.holds(lv.Ref))
+	}
+	b.wantOnly("made", "src", "dst")
+
+	ctx, cancel = context.WithCancel(t.Context())
+	b.fail = func(e effect.Effect) error {
+		if e.Op == "copy" {
+			cancel()
+			return errors.New("I/O error")
+		}
+		return nil
+	}
+	s.Ref.LV, s.Name = "other", "other"
+	if _, err := b.Create(ctx, s); err == nil || errors.Is(err, volume.ErrPending) {
+		t.Errorf("failed after its deadline: %v", err)
+	}
+	b.wantOnly("failed", "src", "dst")
+}
+
 // cutOffAt leaves what a kill at that effect of a copy leaves; the driver after it is b.
 func (b *restoreBench) cutOffAt(s volume.Spec, name string) {
 	b.t.Helper()

@@ -3,6 +3,7 @@ package lvm
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -29,7 +30,7 @@ func (l *LVM) Unwritten(d volume.Device) (unit int64, err error) {
 
 func (d deviceMapper) unwritten(dev volume.Device) (unit int64, err error) {
 	table, err := d.targets(dev.Major, dev.Minor, dmStatusTable)
-	if err != nil {
+	if err != nil && !errors.Is(err, errManyTargets) { // many pieces of disks: a thin volume has one target
 		return 0, err
 	}
 	if len(table) != 1 || table[0].kind != "thin" {
@@ -79,7 +80,7 @@ func unitOfPool(params string) (int64, error) {
 // target is one target of a device.
 type target struct{ kind, params string }
 
-// targets gives the table of a device with dmStatusTable, else its status. The devices asked here have few targets.
+// targets gives the table of a device with dmStatusTable, else its status. errManyTargets: more than fit into the answer, some hundred.
 func (d deviceMapper) targets(major, minor uint32, flags uint32) ([]target, error) {
 	buf, err := d.ioctl(dmTableStatus, dmTarget{dev: unix.Mkdev(major, minor)}, flags, make([]byte, 16<<10))
 	if err != nil {
@@ -88,10 +89,12 @@ func (d deviceMapper) targets(major, minor uint32, flags uint32) ([]target, erro
 	return parseTargets(buf)
 }
 
+var errManyTargets = errors.New("more targets than were expected")
+
 // parseTargets reads the answer of DM_TABLE_STATUS. Each target tells where the next one begins, counted from the first.
 func parseTargets(buf []byte) ([]target, error) {
 	if binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag != 0 {
-		return nil, fmt.Errorf("DM_TABLE_STATUS: more than %d bytes", len(buf))
+		return nil, fmt.Errorf("%w: more than %d bytes", errManyTargets, len(buf))
 	}
 	start, count := uint64(binary.NativeEndian.Uint32(buf[dmDataStart:])), binary.NativeEndian.Uint32(buf[dmTargetCount:])
 	var out []target

@@ -22,7 +22,26 @@ type driverTest struct {
 // Driver is the suite of the whole driver. newHarness is called for each of its tests, and gives a machine on which no driver
 // has run yet.
 func Driver(t *testing.T, newHarness func(t *testing.T) Harness) {
-	for _, tc := range slices.Concat(processTests, unpublishTests, publishTests, volumeTests, healthTests, sidewaysTests, orphanTests, hungTests, storyTests, laterTests, journalTests, snapshotTests, attachTests, restoreTests, blocksTests, expandTests, modifyTests) {
+	for _, tc := range slices.Concat(
+		processTests,
+		unpublishTests,
+		publishTests,
+		volumeTests,
+		healthTests,
+		sidewaysTests,
+		orphanTests,
+		hungTests,
+		storyTests,
+		laterTests,
+		journalTests,
+		snapshotTests,
+		attachTests,
+		restoreTests,
+		blocksTests,
+		expandTests,
+		modifyTests,
+		copyTests,
+	) {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, newHarness(t)) })
 	}
 }

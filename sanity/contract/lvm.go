@@ -113,6 +113,7 @@ func LVM(t *testing.T, m LVMMachine) {
 		{"snapshot sizes", lvmSnapshotSizes},
 		{"snapshots that fail", lvmSnapshotFails},
 		{"clones", lvmClones},
+		{"copies", lvmCopies},
 		{"retag", lvmRetag},
 		{"tune", lvmTune},
 		{"behind the back", lvmBehindTheBack},

@@ -17,6 +17,8 @@ const (
 	keep       = "write fsync rename fsync"
 	forget     = "remove"
 	keepCreate = "write fsync" // of a create, whose name says all
+	// copied: in two halves, then the temporary snapshot goes, and the volume is whole.
+	copied = " copy copy flush lvremove flush lvchange flush " + forget + " fsync"
 )
 
 // scenarios are all calls that change something, each with what it can meet.
@@ -51,7 +53,9 @@ var scenarios = []scenario{
 	{"CreateVolume", "thin of a thin volume", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, restoring("thin", "thin", true)},
 	{"CreateVolume", "btrfs of a thin volume", keepCreate + " lvcreate flush identity lvchange flush " + forget + " fsync", owesUndone, restoringBtrfs},
 	{"CreateVolume", "linear of a linear snapshot", keepCreate + " lvcreate flush copy copy flush lvchange flush " + forget + " fsync", owesUndone, restoring("linear", "linear", false)},
-	{"CreateVolume", "linear of a thin volume", keepCreate + " lvcreate flush lvcreate flush copy copy flush lvremove flush lvchange flush " + forget + " fsync", owesUndone, restoring("thin", "linear", true)},
+	{"CreateVolume", "linear of a thin snapshot", keepCreate + " lvcreate flush lvcreate flush" + copied, owesUndone, restoring("thin", "linear", false)},
+	{"CreateVolume", "linear of a thin volume", keepCreate + " lvcreate flush lvcreate flush" + copied, owesUndone, restoring("thin", "linear", true)},
+	{"CreateVolume", "thin of a linear volume", keepCreate + " lvcreate flush lvcreate flush" + copied, owesUndone, restoring("linear", "thin", true)},
 	{"CreateSnapshot", "linear", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("linear")},
 	{"CreateSnapshot", "thin", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, snapshotting("thin")},
 	{"DeleteSnapshot", "linear", "lvremove flush", owesEither, deletingSnapshot("linear")},

@@ -1,0 +1,114 @@
+//go:build vm
+
+package sanity
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/copy"
+	lvmpkg "github.com/csi-local-lvm/csi-local-lvm/pkg/lvm"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+const (
+	copyVG    = "bench-copy"
+	copyBytes = 512 << 20
+	copyGoal  = 0.9 // of the speed of dd
+)
+
+// BenchmarkCopy measures copies of a volume, and dd(1) with direct I/O of the same, in turn. "full" is random bytes all over, "sparse" such
+// in each eighth MiB and zeros between.
+func BenchmarkCopy(b *testing.B) {
+	sh(b, "wipefs", "-a", "/dev/vda")
+	sh(b, "lvm", "vgcreate", "-q", "-y", copyVG, "/dev/vda", "/dev/vdb")
+	b.Cleanup(func() { sh(b, "lvm", "vgremove", "-q", "-ff", "-y", copyVG) })
+	sh(b, "lvm", "lvcreate", "-q", "-y", "--type", "thin-pool", "-L", "2g", "-n", "pool", copyVG)
+	l, err := lvmpkg.New(&run.Local{}, lvmpkg.Config{Owner: "copy.test", VolumeGroups: []string{copyVG}})
+	must(b, err)
+	copier := copy.New(copy.Config{Unwritten: l.Unwritten})
+
+	for _, c := range []struct{ from, to, filled string }{
+		{"thick", "thick", "full"},
+		{"thick", "thin", "full"},
+		{"thin", "thick", "full"},
+		{"thick", "thin", "sparse"},
+		{"thin", "thin", "sparse"},
+		{"thin", "thick", "sparse"},
+	} {
+		name := fmt.Sprintf("%s to %s, %s", c.from, c.to, c.filled)
+		b.Run(strings.NewReplacer(", ", "-", " ", "-").Replace(name), func(b *testing.B) {
+			device := func(lv, kind string) volume.Device {
+				args := []string{"lvm", "lvcreate", "-q", "-y", "-n", lv}
+				if kind == "thin" {
+					args = append(args, "-V", "512m", "--thinpool", copyVG+"/pool")
+				} else {
+					args = append(args, "-L", "512m", copyVG)
+				}
+				sh(b, args...)
+				d, err := l.Device(b.Context(), volume.Ref{VG: copyVG, LV: lv})
+				must(b, err)
+				return d
+			}
+			remove := func(lv string) { sh(b, "lvm", "lvremove", "-q", "-y", copyVG+"/"+lv) }
+			src := device("src", c.from)
+			defer remove("src")
+			fillForCopy(b, src.Path, c.from == "thin", c.filled == "sparse")
+
+			var ours, dds []time.Duration
+			once := func(into *[]time.Duration, do func(dst volume.Device)) {
+				dst := device("dst", c.to)
+				start := time.Now()
+				do(dst)
+				*into = append(*into, time.Since(start))
+				remove("dst")
+			}
+			for n := 0; b.Loop(); n++ {
+				first := func() {
+					once(&ours, func(dst volume.Device) { must(b, copier.Copy(b.Context(), src, dst, nil)) })
+				}
+				second := func() {
+					once(&dds, func(dst volume.Device) {
+						sh(b, "dd", "if="+src.Path, "of="+dst.Path, "bs=4M", "iflag=direct", "oflag=direct", "conv=fsync", "status=none")
+					})
+				}
+				if n%2 == 1 { // what comes second may find something warm
+					first, second = second, first
+				}
+				first()
+				second()
+			}
+			ratio := float64(median(dds)) / float64(median(ours))
+			speed := func(d time.Duration) float64 { return copyBytes / (1 << 20) / d.Seconds() }
+			fmt.Printf("%-24s copy %7.0f MiB/s, dd %7.0f MiB/s, ratio %.2f\n", name, speed(median(ours)), speed(median(dds)), ratio)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(ratio, "of-dd")
+			if ratio < copyGoal {
+				fmt.Printf("  (under %.2f)\n", copyGoal)
+			}
+		})
+	}
+}
+
+func fillForCopy(b *testing.B, path string, thin, sparse bool) {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(b, err)
+	random, zeros := make([]byte, 1<<20), make([]byte, 1<<20)
+	_, _ = rand.Read(random) // never fails
+	for at := int64(0); at < copyBytes && err == nil; at += 1 << 20 {
+		block := random
+		if sparse && at>>20%8 != 0 {
+			if block = zeros; thin {
+				continue
+			}
+		}
+		_, err = f.WriteAt(block, at)
+	}
+	must(b, errors.Join(err, f.Sync(), f.Close()))
+}
