@@ -59,7 +59,8 @@ hard_suite = JournalFails \
 	RollbackThatFails \
 	HealthOf.* \
 	CopiedVolumes \
-	CopyGivenUpForAStop
+	CopyGivenUpForAStop \
+	ChangedBlocks.+
 blank := $() $()
 hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$
 

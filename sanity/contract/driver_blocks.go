@@ -155,50 +155,55 @@ func (c caller) wantTold(what string, got told, want []volume.Range, most int32)
 func driverBlocks(t *testing.T, h Harness) {
 	c, before := started(t, h)
 	v := c.thinVolume("blocks", 16<<20)
-	empty := v.cut("empty")
+	var cuts []thinSnapshot
+	cut := func(name string) { cuts = append(cuts, v.cut(name)) }
+	for _, when := range some(0, "empty", "as empty") {
+		cut(when)
+	}
 	v.write(0, 4096)
 	v.write(3*ThinChunk+512, 2*ThinChunk)
 	for n := range int64(20) {
 		v.write((20+3*n)*ThinChunk, ThinChunk)
 	}
 	v.write(v.bytes-512, 512)
-	first := v.cut("first")
+	cut("first")
 	v.write(0, 512)
 	v.discard(20*ThinChunk-512, 5*ThinChunk)
 	v.write(100*ThinChunk, 7*ThinChunk)
-	second := v.cut("second")
-	same := v.cut("same")
+	cut("second")
 	commands := c.Commands(t)
-	ask := func(s thinSnapshot, base *thinSnapshot, from int64, most int32) {
-		t.Helper()
-		what := fmt.Sprintf("%s from %d on by %d", s.id, from, most)
-		if base == nil {
-			c.wantTold(what, c.allocated(s.id, s.bytes, from, most), s.since(nil, from), most)
-		} else {
-			c.wantTold(what+" since "+base.id, c.delta(base.id, s.id, s.bytes, from, most), s.since(base.chunks, from), most)
-		}
-	}
 	dice := rand.New(rand.NewPCG(3, 4))
-	for _, q := range []struct {
-		s    thinSnapshot
-		base *thinSnapshot
-	}{{empty, nil}, {first, nil}, {second, nil}, {first, &empty}, {second, &first}, {second, &empty}, {same, &second}} {
-		ask(q.s, q.base, 0, 0)
-		ask(q.s, q.base, dice.Int64N(q.s.bytes), int32(1+dice.IntN(5)))
-	}
-	for _, from := range []int64{1, ThinChunk, 4 * ThinChunk, 20*ThinChunk - 1, first.bytes - 1, first.bytes} {
-		ask(first, nil, from, 3)
+	for i, s := range cuts {
+		for _, from := range some(1, 0, dice.Int64N(s.bytes), 1, ThinChunk, 4*ThinChunk, 20*ThinChunk-1, s.bytes-1, s.bytes) {
+			c.wantAllocated(s, from, int32(dice.IntN(5)))
+		}
+		for _, base := range cuts[:i] {
+			for _, from := range some(1, dice.Int64N(s.bytes), 0, 22*ThinChunk+1) {
+				c.wantDelta(base, s, from, int32(dice.IntN(5)))
+			}
+		}
 	}
 	c.wantRuns(commands, map[string]int{})
 	if c.PoolHeld(t) {
 		t.Error("the pool is still reserved")
 	}
 	c.ok(v.delete())
-	ask(second, &first, 0, 1)
-	for _, s := range []thinSnapshot{empty, first, second, same} {
+	c.wantDelta(cuts[len(cuts)-2], cuts[len(cuts)-1], 0, 0)
+	for _, s := range cuts {
 		c.ok(c.deleteSnapshot(s.id))
 	}
 	wantWorld(t, c, before, "after all")
+}
+
+func (c caller) wantAllocated(s thinSnapshot, from int64, most int32) {
+	c.t.Helper()
+	c.wantTold(fmt.Sprintf("%s from %d on by %d", s.id, from, most), c.allocated(s.id, s.bytes, from, most), s.since(nil, from), most)
+}
+
+func (c caller) wantDelta(base, s thinSnapshot, from int64, most int32) {
+	c.t.Helper()
+	what := fmt.Sprintf("%s since %s from %d on by %d", s.id, base.id, from, most)
+	c.wantTold(what, c.delta(base.id, s.id, s.bytes, from, most), s.since(base.chunks, from), most)
 }
 
 // What is refused, and why; nothing of it reserves anything.
