@@ -57,6 +57,9 @@ hard_suite = JournalFails \
 	Later.* \
 	BusyBesideASecondTarget \
 	RollbackThatFails \
+	SlowSnapshot \
+	SnapshotsSurviveReboots \
+	SnapshotOfASuspended \
 	HealthOf.* \
 	CopiedVolumes \
 	CopyGivenUpForAStop \

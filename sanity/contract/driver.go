@@ -35,6 +35,7 @@ func Driver(t *testing.T, newHarness func(t *testing.T) Harness) {
 		laterTests,
 		journalTests,
 		snapshotTests,
+		snapshotFaultTests,
 		attachTests,
 		restoreTests,
 		blocksTests,
