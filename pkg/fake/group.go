@@ -148,6 +148,9 @@ func (m *Machine) DropLV(r volume.Ref) {
 func (m *Machine) EditLV(r volume.Ref, edit func(*State)) {
 	m.byHand(r.VG, func(g *group) {
 		v := g.lvs[r.LV]
+		if v == nil { // a driver has just removed it
+			return
+		}
 		s := State{Tags: v.tags, SizeBytes: v.size, Active: v.active, Skip: v.skip, Suspended: v.suspended}
 		edit(&s)
 		v.tags, v.size, v.skip, v.suspended = s.Tags, s.SizeBytes, s.Skip, s.Suspended
