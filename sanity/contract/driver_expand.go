@@ -74,10 +74,10 @@ func (v pv) total(path string) int64 {
 	return r.GetUsage()[0].GetTotal()
 }
 
-// full checks that the file system is as large as the volume, but for its own tables.
+// full checks that the file system is as large as the volume, but for its own tables and its journal, which small ones feel.
 func (v pv) full(path string) {
 	v.t.Helper()
-	if total := v.total(path); total < v.bytes*85/100 || total > v.bytes {
+	if total := v.total(path); total < v.bytes*78/100 || total > v.bytes {
 		v.t.Errorf("the file system at %s has %d bytes, the volume %d", path, total, v.bytes)
 	}
 }

