@@ -32,11 +32,14 @@ const (
 func SnapshotOf(r volume.Ref) volume.Ref { return volume.Ref{VG: r.VG, LV: r.LV + "-snap"} }
 
 var healthTests = []driverTest{
-	{"HealthAnswers", healthAnswers},
-	{"Health", func(t *testing.T, h Harness) { healthOf(t, h, HarmErrors, HarmPool, HarmErrorTable) }},
-	{"HealthOfDisks", func(t *testing.T, h Harness) { healthOf(t, h, HarmDisks, HarmLeg, HarmForgotten) }},
-	{"HealthOfDevices", func(t *testing.T, h Harness) { healthOf(t, h, HarmSnapshot, HarmSuspended) }},
-	{"HealthOfFilesystems", func(t *testing.T, h Harness) { healthOf(t, h, HarmReadOnly, HarmShutdown) }},
+	{"Health", func(t *testing.T, h Harness) {
+		c, world := started(t, h)
+		healthAnswers(t, c, world)
+		healthOf(t, c, HarmErrors, HarmPool, HarmErrorTable)
+	}},
+	{"HealthOfDisks", harmsOf(HarmDisks, HarmLeg, HarmForgotten)},
+	{"HealthOfDevices", harmsOf(HarmSnapshot, HarmSuspended)},
+	{"HealthOfFilesystems", harmsOf(HarmReadOnly, HarmShutdown)},
 }
 
 // Patience with what LVM and the kernel notice by and by.
@@ -77,11 +80,17 @@ var ailments = map[string]ailment{
 	HarmErrorTable: {block: true, volume: condition{health.Inaccessible, health.DeviceGone}},
 }
 
+func harmsOf(harms ...string) func(*testing.T, Harness) {
+	return func(t *testing.T, h Harness) {
+		c, _ := started(t, h)
+		healthOf(t, c, harms...)
+	}
+}
+
 // healthOf does each of the harms to a published volume, and mends it.
-func healthOf(t *testing.T, h Harness, harms ...string) {
-	c, _ := started(t, h)
+func healthOf(t *testing.T, c caller, harms ...string) {
 	if slices.Contains(harms, HarmPool) {
-		h.MakePool(t, smallPool, smallPoolBytes)
+		c.MakePool(t, smallPool, smallPoolBytes)
 	}
 	for i, harm := range harms {
 		t.Run(harm, func(t *testing.T) { ailing(t, c.with(t), fmt.Sprintf("ill-%d", i), harm) })
@@ -222,22 +231,21 @@ func (v pv) ill(target string, want ailment) {
 	})
 }
 
-func healthAnswers(t *testing.T, h Harness) {
-	c, world := started(t, h)
+func healthAnswers(t *testing.T, c caller, world string) {
 	node := func(id, publish, stage string) error {
-		_, err := h.Node().NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: publish, StagingTargetPath: stage})
+		_, err := c.Node().NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: id, VolumePublishPath: publish, StagingTargetPath: stage})
 		return err
 	}
 	controller := func(id string) error {
-		_, err := h.Controller().ControllerGetVolumeHealth(t.Context(), &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
+		_, err := c.Controller().ControllerGetVolumeHealth(t.Context(), &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
 		return err
 	}
 	list := func(most int32, token string) error {
-		_, err := h.Controller().ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{MaxEntries: most, StartingToken: token})
+		_, err := c.Controller().ControllerListVolumeHealth(t.Context(), &csi.ControllerListVolumeHealthRequest{MaxEntries: most, StartingToken: token})
 		return err
 	}
-	none := volume.ID{Node: h.NodeName(), Ref: volume.Ref{VG: h.VG(), LV: "none"}}.String()
-	foreign := volume.ID{Node: "another", Ref: volume.Ref{VG: h.VG(), LV: "none"}}.String()
+	none := volume.ID{Node: c.NodeName(), Ref: volume.Ref{VG: c.VG(), LV: "none"}}.String()
+	foreign := volume.ID{Node: "another", Ref: volume.Ref{VG: c.VG(), LV: "none"}}.String()
 	target := c.Target(t, "health")
 	c.code(node("", "", ""), codes.InvalidArgument, "volume_id")
 	c.code(controller(""), codes.InvalidArgument, "volume_id")
@@ -259,11 +267,11 @@ func healthAnswers(t *testing.T, h Harness) {
 	v.well(target, "published")
 	c.ok(v.unpublish(target))
 	c.ok(v.unstage())
-	h.DeactivateLV(t, v.ref())
+	c.DeactivateLV(t, v.ref())
 	v.well(target, "inactive")
-	h.MakeLV(t, volume.Ref{VG: h.VG(), LV: "foreign"}, 4<<20)
+	c.MakeLV(t, volume.Ref{VG: c.VG(), LV: "foreign"}, 4<<20)
 	c.code(controller(strings.Replace(none, "none", "foreign", 1)), codes.FailedPrecondition, "foreign")
-	h.DestroyLV(t, volume.Ref{VG: h.VG(), LV: "foreign"})
+	c.DestroyLV(t, volume.Ref{VG: c.VG(), LV: "foreign"})
 	v.end()
 	c.code(controller(v.id), codes.NotFound)
 
