@@ -43,7 +43,7 @@ const (
 //
 // A question that fails ends the grace time of what it is about, and so does a restart. The clock of the time is monotonic:
 // setting the machine's clock changes nothing. Removal is that of an unpublish, with a record of its own. Persistent volumes are never
-// touched: one that nobody claims may hold the only copy of data.
+// touched: one that nobody claims may hold the only copy of data. Only what copies left is another matter (lostCopies).
 type reaper struct {
 	mu      sync.Mutex
 	orphans map[string]*orphan // by volume id
