@@ -636,7 +636,8 @@ func (h *realHarness) LV(t *testing.T, r volume.Ref) (f contract.LVMFacts, ok bo
 	t.Helper()
 	out := h.lvs(t, "--noheadings", "--units", "b", "--nosuffix", "--separator", "|",
 		"-o", "lv_uuid,lv_size,segtype,stripes,lv_tags", "-S", "lv_name="+r.LV, r.VG)
-	fields := strings.Split(strings.TrimSpace(out), "|")
+	first, _, _ := strings.Cut(strings.TrimSpace(out), "\n") // a line for each segment; one that was expanded can have several
+	fields := strings.Split(strings.TrimSpace(first), "|")
 	if len(fields) != 5 {
 		return f, false
 	}
