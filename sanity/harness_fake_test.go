@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/adopt"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/fake"
@@ -345,6 +346,40 @@ func (h *fakeHarness) Lstat(t *testing.T, path string) contract.File {
 func (h *fakeHarness) LV(_ *testing.T, r volume.Ref) (contract.LVMFacts, bool) {
 	f, ok := h.m.LV(r)
 	return contract.LVMFacts{UUID: f.UUID, SizeBytes: f.SizeBytes, SegType: string(f.Type), Stripes: f.Stripes, Tags: f.Tags}, ok
+}
+
+func (h *fakeHarness) Adopt(t *testing.T, r volume.Ref, block bool, fs volume.FS) (string, error) {
+	tools := h.byHand()
+	return adoptBy(t, tools.LVM, fakeHost{tools.Mounts, tools.Filesystems}, adoptRequest(h.NodeName(), "/var/lib/kubelet", r, block, fs))
+}
+
+func (h *fakeHarness) Release(t *testing.T, r volume.Ref) error {
+	tools := h.byHand()
+	return adopt.Release(t.Context(), tools.LVM, fakeHost{tools.Mounts, tools.Filesystems}, adoptRequest(h.NodeName(), "/var/lib/kubelet", r, false, ""))
+}
+
+// fakeHost is adopt.Host over the machine in memory.
+type fakeHost struct {
+	*fake.Mounts
+	fs *fake.Filesystems
+}
+
+func (f fakeHost) Probe(ctx context.Context, d volume.Device) (volume.Content, error) {
+	return f.fs.Probe(ctx, d)
+}
+
+func adoptRequest(node, kubelet string, r volume.Ref, block bool, fs volume.FS) adopt.Request {
+	return adopt.Request{Ref: r, Block: block, FS: fs, Owner: driver.Default().DriverName, Node: node, KubeletDir: kubelet}
+}
+
+func adoptBy(t *testing.T, l adopt.LVM, h adopt.Host, q adopt.Request) (string, error) {
+	lv, err := adopt.Adopt(t.Context(), l, h, q)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	must(t, adopt.Manifest{Request: q, TopologyKey: "topology/node", StorageClass: "by-hand"}.Write(&out, lv))
+	return out.String(), nil
 }
 
 func (h *fakeHarness) AddPod(_ *testing.T, pod string, io bool) { h.m.AddPod(pod, io) }

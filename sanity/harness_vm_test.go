@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/adopt"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/mount"
@@ -651,6 +652,20 @@ func (h *realHarness) LV(t *testing.T, r volume.Ref) (f contract.LVMFacts, ok bo
 	f.Stripes, err = strconv.Atoi(fields[3])
 	must(t, err)
 	return f, true
+}
+
+func (h *realHarness) Adopt(t *testing.T, r volume.Ref, block bool, fs volume.FS) (string, error) {
+	t.Helper()
+	backend, err := driver.Real(h.config(), nil)
+	must(t, err)
+	return adoptBy(t, backend.LVM, h.host(), adoptRequest(h.NodeName(), h.in("kubelet"), r, block, fs))
+}
+
+func (h *realHarness) Release(t *testing.T, r volume.Ref) error {
+	t.Helper()
+	backend, err := driver.Real(h.config(), nil)
+	must(t, err)
+	return adopt.Release(t.Context(), backend.LVM, h.host(), adoptRequest(h.NodeName(), h.in("kubelet"), r, false, ""))
 }
 
 // podGroups is where the cgroups of pods are made, as kubelet's cgroupfs driver does.

@@ -204,3 +204,26 @@ func TestJSONLog(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAdoptRefusesBadFlags(t *testing.T) {
+	good := []string{"adopt", "data/lv", "--node-name=n", "--volume-groups=data"}
+	for _, c := range []struct{ arg, names string }{
+		{"--node-name=", "--node-name"},
+		{"--volume-groups=", "--volume-groups"},
+		{"--driver-name=a b", "--driver-name"},
+		{"--fs-type=ntfs", "--fs-type"},
+		{"extra", "accepts 1 arg"},
+	} {
+		if _, err := execute(noEnv, append(slices.Clone(good), c.arg)...); err == nil || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%s: %v", c.arg, err)
+		}
+	}
+	for _, args := range [][]string{
+		{"adopt", "data", "--node-name=n", "--volume-groups=data"},
+		append(slices.Clone(good), "--block", "--fs-type=ext4"),
+	} {
+		if _, err := execute(noEnv, args...); !errors.Is(err, volume.ErrInvalid) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}

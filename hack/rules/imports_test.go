@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"pkg/health":     {"pkg/volume", "pkg/ask"},
 	"pkg/copy":       {"pkg/volume", "pkg/effect"},
 	"pkg/lifecycle":  {"pkg/volume", "pkg/journal", "pkg/keylock"},
+	"pkg/adopt":      {"pkg/volume"},
 	"pkg/request":    {"pkg/volume", "pkg/health"},
 	"pkg/controller": {"pkg/volume", "pkg/lifecycle", "pkg/request", "pkg/health"},
 	"pkg/node":       {"pkg/volume", "pkg/lifecycle", "pkg/request", "pkg/health"},

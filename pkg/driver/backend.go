@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/adopt"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -22,6 +23,7 @@ type Backend struct {
 type LVM interface {
 	lifecycle.LVM
 	lifecycle.ThinMetadata
+	adopt.LVM
 	// List gives all logical volumes with our owner tag in our groups, by group and name.
 	List(ctx context.Context) ([]volume.LV, error)
 	// Groups gives the groups of --volume-groups that are there, in the order of its patterns, then by name.

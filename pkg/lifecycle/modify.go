@@ -99,7 +99,7 @@ func (l *Lifecycle) apply(ctx context.Context, lv volume.LV, to volume.Mutable) 
 
 // limitable is nil where the I/O of all pods that have the volume can be limited. A limit of none can be had anywhere.
 func (l *Lifecycle) limitable(ctx context.Context, r volume.Ref, m volume.Mutable) error {
-	return l.eachPod(ctx, r, m, func(pod string, d volume.Device, limits volume.IOLimits) error {
+	return l.eachPod(ctx, r, m, func(pod string, d volume.Device, _ volume.IOLimits) error {
 		_, err := l.Cgroups.IOLimits(ctx, pod, d)
 		return err
 	})

@@ -277,3 +277,12 @@ func (lv LV) Name() string {
 	}
 	return lv.LV
 }
+
+// AdoptedTags are those of a persistent volume that the driver did not make: nothing is said of its layout.
+func AdoptedTags(owner string, f Format) Tags {
+	spec := specBlock
+	if f.FS != "" {
+		spec = specFS + string(f.FS)
+	}
+	return Tags{Owner: owner, Kind: Persistent, Spec: spec}
+}

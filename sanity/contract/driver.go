@@ -41,6 +41,7 @@ func Driver(t *testing.T, newHarness func(t *testing.T) Harness) {
 		blocksTests,
 		expandTests,
 		modifyTests,
+		adoptTests,
 		copyTests,
 	) {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, newHarness(t)) })

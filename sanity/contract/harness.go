@@ -119,6 +119,10 @@ type Machine interface {
 
 	// LV asks the machine itself about a logical volume; ok is false where there is none.
 	LV(t *testing.T, r volume.Ref) (f LVMFacts, ok bool)
+	// Adopt takes a logical volume over as "csi-local-lvm adopt" does, beside the driver, and gives the manifest; Release gives it
+	// back. block: as a block volume. fs: as the flag.
+	Adopt(t *testing.T, r volume.Ref, block bool, fs volume.FS) (manifest string, err error)
+	Release(t *testing.T, r volume.Ref) error
 	// AddPod makes the cgroup of a pod (the name of Target), as kubelet does; io: its I/O can be limited. DropPod removes it.
 	// PodLimits tells how its I/O on a logical volume is limited.
 	AddPod(t *testing.T, pod string, io bool)
