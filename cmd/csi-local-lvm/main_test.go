@@ -209,7 +209,6 @@ func TestAdoptRefusesBadFlags(t *testing.T) {
 	good := []string{"adopt", "data/lv", "--node-name=n", "--volume-groups=data"}
 	for _, c := range []struct{ arg, names string }{
 		{"--node-name=", "--node-name"},
-		{"--volume-groups=", "--volume-groups"},
 		{"--driver-name=a b", "--driver-name"},
 		{"--fs-type=ntfs", "--fs-type"},
 		{"extra", "accepts 1 arg"},
@@ -220,6 +219,7 @@ func TestAdoptRefusesBadFlags(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"adopt", "data", "--node-name=n", "--volume-groups=data"},
+		{"adopt", "data/lv", "--node-name=n"},
 		append(slices.Clone(good), "--block", "--fs-type=ext4"),
 	} {
 		if _, err := execute(noEnv, args...); !errors.Is(err, volume.ErrInvalid) {
