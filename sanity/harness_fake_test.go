@@ -234,6 +234,9 @@ func (h *fakeHarness) Controller() csi.ControllerClient {
 	return csi.NewControllerClient(h.current.conn)
 }
 func (h *fakeHarness) Node() csi.NodeClient { return csi.NewNodeClient(h.current.conn) }
+func (h *fakeHarness) Group() csi.GroupControllerClient {
+	return csi.NewGroupControllerClient(h.current.conn)
+}
 func (h *fakeHarness) SnapshotMetadata() csi.SnapshotMetadataClient {
 	return csi.NewSnapshotMetadataClient(h.current.conn)
 }

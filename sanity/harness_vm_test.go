@@ -408,6 +408,9 @@ func (h *realHarness) Running() bool {
 func (h *realHarness) Identity() csi.IdentityClient     { return csi.NewIdentityClient(h.proc.conn) }
 func (h *realHarness) Controller() csi.ControllerClient { return csi.NewControllerClient(h.proc.conn) }
 func (h *realHarness) Node() csi.NodeClient             { return csi.NewNodeClient(h.proc.conn) }
+func (h *realHarness) Group() csi.GroupControllerClient {
+	return csi.NewGroupControllerClient(h.proc.conn)
+}
 func (h *realHarness) SnapshotMetadata() csi.SnapshotMetadataClient {
 	return csi.NewSnapshotMetadataClient(h.proc.conn)
 }

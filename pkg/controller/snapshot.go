@@ -50,7 +50,12 @@ func (c *Controller) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshot
 // ready_to_use: it shows what the source held from the moment on at which it is there.
 func (c *Controller) snapshot(lv volume.LV) *csi.Snapshot {
 	source, _ := lv.Tags.Source()
+	var group string
+	if m, ok := lv.Tags.Membership(); ok {
+		group = c.id(volume.LV{Ref: m.Ref})
+	}
 	return &csi.Snapshot{
+		GroupSnapshotId:    group,
 		SnapshotId:         c.id(lv),
 		SourceVolumeId:     c.id(volume.LV{Ref: source}),
 		SizeBytes:          lv.Tags.Bytes,

@@ -130,7 +130,7 @@ func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, loc
 			Attach: d.cfg.Attach, NodeName: d.cfg.NodeName,
 			NodeExpands: d.cfg.Expansion == ExpandNode,
 		}, volumes{d.backend.LVM, life}, check)
-		s.Controller, s.SnapshotMetadata = c, controller.NewSnapshotMetadata(c, life)
+		s.Controller, s.SnapshotMetadata, s.Group = c, controller.NewSnapshotMetadata(c, life), controller.NewGroupController(c, life)
 	}
 	if d.cfg.serves(ServiceNode) {
 		s.Node = node.New(node.Config{

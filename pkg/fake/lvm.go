@@ -181,6 +181,8 @@ func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err err
 		case s.Origin.LV == "":
 			v.activate(c.Machine)
 			v.disk = disk{}
+		case s.Held:
+			v.skip, v.disk = true, disk{}
 		default:
 			v.snapshotOf(c.Machine, g.lvs[s.Origin.LV])
 			if v.skip = s.Kind == volume.Snapshot && !v.thick(); !v.skip {
@@ -292,6 +294,92 @@ func (c *LVM) extended(r volume.Ref, k volume.Kind, required, limit int64) (size
 		return 0, lv, fmt.Errorf("%w: %d bytes; volume group %s could give %d with the overcommit limit, if it were empty", volume.ErrOutOfRange, size, r.VG, ever)
 	}
 	return size, v.report(), nil
+}
+
+// CreateTogether implements lifecycle.LVM.
+func (c *LVM) CreateTogether(ctx context.Context, specs []volume.Spec) ([]volume.LV, error) {
+	specs = slices.Clone(specs)
+	out := make([]volume.LV, len(specs))
+	for i, s := range specs {
+		if specs[i].Held = s.Origin.Type == volume.Thin; specs[i].Held {
+			var err error
+			if out[i], err = c.Create(ctx, specs[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	held := map[volume.Ref]bool{}
+	hold := func(r volume.Ref, yes bool) error {
+		if held[r] == yes {
+			return nil
+		}
+		held[r] = held[r] || yes // what fails is tried again in the end
+		return c.change(ctx, map[bool]string{true: "suspend", false: "resume"}[yes], r.String(), func() error {
+			if v := c.volume(r); v != nil {
+				v.suspended = yes && v.active
+			}
+			held[r] = yes
+			return nil
+		})
+	}
+	defer func() {
+		for _, s := range specs {
+			_ = hold(s.Origin.Ref, false)
+		}
+	}()
+	for _, s := range specs {
+		if err := hold(s.Origin.Ref, true); err != nil {
+			return nil, err
+		}
+	}
+	for i, s := range specs {
+		var err error
+		if s.Held {
+			err = c.cut(ctx, s)
+		} else {
+			out[i], err = c.Create(ctx, s)
+		}
+		if err == nil {
+			err = hold(s.Origin.Ref, false)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for i := range out {
+		if specs[i].Held {
+			whole := out[i].Tags
+			whole.State = ""
+			add, remove := out[i].Tags.Changes(whole)
+			if err := c.Retag(ctx, out[i].Ref, volume.Snapshot, add, remove); err != nil {
+				return nil, err
+			}
+			out[i].Tags = whole
+		}
+	}
+	return out, nil
+}
+
+// cut gives an empty thin snapshot its content.
+func (c *LVM) cut(ctx context.Context, s volume.Spec) error {
+	for _, text := range []string{"delete", "create_snap"} {
+		err := c.change(ctx, "message", s.VG+"/"+s.Origin.Pool+" "+text, func() error {
+			v, origin := c.volume(s.Ref), c.volume(s.Origin.Ref)
+			if v == nil || origin == nil {
+				return fmt.Errorf("%w: %s or %s", volume.ErrNotFound, s.Ref, s.Origin.Ref)
+			}
+			v.disk = disk{}
+			if text == "create_snap" {
+				v.snapshotOf(c.Machine, origin)
+				v.origin = nil // LVM does not know it
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // limit is how large the thin volumes of a pool may be in all.

@@ -60,7 +60,7 @@ func createOf(volumeID string) string {
 
 // loadCreate reads the record that a name is. One of a kind that this driver does not know stays where it is.
 func (s *Store) loadCreate(e fs.DirEntry, ref volume.Ref, kind volume.Kind) error {
-	if kind != volume.Persistent && kind != volume.Snapshot {
+	if kind != volume.Persistent && kind != volume.Snapshot && kind != volume.Together {
 		s.damaged[stops(e.Name())] = fmt.Sprintf("written by a newer driver (kind %q); run that one: %s", kind, filepath.Join(s.folder, e.Name()))
 		return nil
 	}

@@ -131,7 +131,12 @@ func (l *Lifecycle) afterFailedCreate(ctx context.Context, rec journal.Record, c
 // undoCreate removes the logical volume of a record with intent Create, if there is one and it is ours, and forgets the
 // record. A logical volume of that name that is not ours was there before, and stays.
 func (l *Lifecycle) undoCreate(ctx context.Context, rec journal.Record) error {
-	err := l.remove(ctx, rec.Ref(), rec.Kind)
+	var err error
+	if rec.Kind == volume.Together {
+		err = l.dropGroup(ctx, rec.Ref())
+	} else {
+		err = l.remove(ctx, rec.Ref(), rec.Kind)
+	}
 	if err != nil && !errors.Is(err, volume.ErrPrecondition) {
 		return fmt.Errorf("remove logical volume %s: %w", rec.Ref(), err)
 	}

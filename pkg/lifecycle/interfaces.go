@@ -14,6 +14,11 @@ type LVM interface {
 	// Errors: ErrExists, the name is taken in the VG (whatever it is); ErrNoSpace; ErrOutOfRange; ErrInvalid, the VG
 	// is not one of --volume-groups. An error that is none of these may leave a part of the LV behind.
 	Create(ctx context.Context, s volume.Spec) (volume.LV, error)
+	// CreateTogether makes the snapshots, each with its origin as looked up, so that all show their origins at one moment:
+	// who writes to any of them is held until all are cut, at most for some seconds. The error leaves nobody held, but perhaps some of the snapshots; those
+	// of thin volumes have the state Cutting until they are cut. A kill in the middle can leave origins suspended, which Resume
+	// mends. Errors as Create's.
+	CreateTogether(ctx context.Context, specs []volume.Spec) ([]volume.LV, error)
 	// Remove removes the logical volume if it carries our owner tag and the kind. One LVM command where it is there.
 	// nil: it is gone, or was not there and the VG was read well. ErrBusy: it is open or mounted somewhere.
 	// ErrPrecondition: it is not ours, is of another kind, or LVM would drop others with it; nothing was changed.

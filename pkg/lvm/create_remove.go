@@ -36,6 +36,10 @@ func (l *LVM) create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 		return volume.LV{}, l.creating(s, err)
 	}
 	defer done()
+	return l.createNow(ctx, s)
+}
+
+func (l *LVM) createNow(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	state, err := l.inventory.current(ctx, s.VG)
 	if err != nil {
 		return volume.LV{}, l.creating(s, err)
@@ -55,7 +59,7 @@ func (l *LVM) create(ctx context.Context, s volume.Spec) (volume.LV, error) {
 		}
 		return volume.LV{}, l.creating(s, err)
 	}
-	if s.Origin.LV != "" && s.Layout.Type == volume.Thin && size > s.Origin.SizeBytes { // lvcreate -s takes no size of a thin volume
+	if s.Origin.LV != "" && !s.Held && s.Layout.Type == volume.Thin && size > s.Origin.SizeBytes { // lvcreate -s takes no size of a thin volume
 		if _, err := l.commands.write(ctx, "lvextend", "-y", "-L", strconv.FormatInt(size, 10)+"b", s.Ref.String()); err != nil {
 			return volume.LV{}, l.creating(s, err)
 		}
@@ -79,7 +83,7 @@ func (l *LVM) creating(s volume.Spec, err error) error {
 func (l *LVM) made(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	r := s.Ref
 	lv, err := l.Lookup(ctx, r)
-	if err == nil && s.Kind == volume.Snapshot {
+	if err == nil && s.Kind == volume.Snapshot && !s.Held {
 		err = lv.Whole()
 	}
 	if err != nil {
@@ -240,6 +244,8 @@ func addTags(s volume.Spec, owner string) (args []string) {
 func snapshotArgs(s volume.Spec, owner, bytes string) []string {
 	args := append([]string{"-y", "-s", "-n", s.LV}, addTags(s, owner)...)
 	switch {
+	case s.Held:
+		return append(append([]string{"-y", "-n", s.LV, "--type", "thin"}, addTags(s, owner)...), "-ky", "-V", bytes, "--thinpool", s.VG+"/"+s.Layout.Pool)
 	case s.Layout.Type != volume.Thin:
 		args = append(args, "-c", "4k", "-L", bytes) // the chunk that the size is reckoned with (volume.CopyOnWrite)
 	case s.Kind == volume.Snapshot:

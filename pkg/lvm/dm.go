@@ -51,12 +51,13 @@ const (
 type dmCommand uintptr
 
 const (
+	dmDevSuspend  dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 6
 	dmDevStatus   dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 7
 	dmTableStatus dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 12
 	dmTargetMsg   dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 14
 )
 
-// deviceMapper looks at device-mapper devices. It changes nothing but missing device nodes.
+// deviceMapper looks at device-mapper devices. It changes missing device nodes, and what a pool's reservation and the snapshots of a group need.
 type deviceMapper struct {
 	sys, dev string
 	effects  effect.Seam

@@ -34,7 +34,7 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	// A logical volume is on the disks of one node.
 	types := []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS}
 	if i.controller { // a snapshot is on the same disks
-		types = append(types, csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
+		types = append(types, csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE,
 			csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE)
 	}
 	// A volume may be made larger at any time, in use or not.

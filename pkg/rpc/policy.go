@@ -20,6 +20,9 @@ var policies = map[string]policy{
 	csi.Controller_CreateSnapshot_FullMethodName:         {writes: true, key: bySnapshotName},
 	csi.Controller_DeleteSnapshot_FullMethodName:         {writes: true, key: bySnapshot},
 	csi.Controller_ControllerModifyVolume_FullMethodName: {writes: true, key: byVolume},
+	// The group is a thing of its own; its snapshots are changed by these calls only.
+	csi.GroupController_CreateVolumeGroupSnapshot_FullMethodName: {writes: true, key: byGroupName},
+	csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName: {writes: true, key: byGroup},
 	// Unimplemented without --attach.
 	csi.Controller_ControllerPublishVolume_FullMethodName:   {writes: true, key: byVolume},
 	csi.Controller_ControllerUnpublishVolume_FullMethodName: {writes: true, key: byVolume},
@@ -34,12 +37,14 @@ var policies = map[string]policy{
 
 	// Unlocked: these read the inventory at one moment. With a lock they would refuse to tell of a volume exactly
 	// while something happens to it, and the answer would be as old when it arrives.
-	csi.Controller_ValidateVolumeCapabilities_FullMethodName: {many: 32},
-	csi.Controller_ListVolumes_FullMethodName:                {many: 32},
-	csi.Controller_ControllerGetVolume_FullMethodName:        {many: 32},
-	csi.Controller_GetCapacity_FullMethodName:                {many: 32},
-	csi.Controller_ListSnapshots_FullMethodName:              {many: 32},
-	csi.Controller_GetSnapshot_FullMethodName:                {many: 32},
+	csi.Controller_ValidateVolumeCapabilities_FullMethodName:          {many: 32},
+	csi.Controller_ListVolumes_FullMethodName:                         {many: 32},
+	csi.Controller_ControllerGetVolume_FullMethodName:                 {many: 32},
+	csi.Controller_GetCapacity_FullMethodName:                         {many: 32},
+	csi.Controller_ListSnapshots_FullMethodName:                       {many: 32},
+	csi.GroupController_GetVolumeGroupSnapshot_FullMethodName:         {many: 32},
+	csi.GroupController_GroupControllerGetCapabilities_FullMethodName: {many: 32, chatter: true},
+	csi.Controller_GetSnapshot_FullMethodName:                         {many: 32},
 	// Unlocked: a busy unpublish that holds the lock must not stop the figures of the volume. kubelet asks each
 	// minute; statfs of a hung file system never returns, so each path has at most one asker.
 	csi.Node_NodeGetVolumeStats_FullMethodName: {key: byPath, many: 1, chatter: true},
@@ -76,6 +81,8 @@ type policy struct {
 func byName(req any) string         { return named(req, volume.Persistent) }
 func bySnapshotName(req any) string { return named(req, volume.Snapshot) }
 
+func byGroupName(req any) string { return named(req, volume.Together) }
+
 func named(req any, k volume.Kind) string {
 	r, ok := req.(interface{ GetName() string })
 	if !ok || r.GetName() == "" {
@@ -90,6 +97,14 @@ func byVolume(req any) string {
 		return ""
 	}
 	return volume.LockKey(r.GetVolumeId())
+}
+
+func byGroup(req any) string {
+	r, ok := req.(interface{ GetGroupSnapshotId() string })
+	if !ok || r.GetGroupSnapshotId() == "" {
+		return ""
+	}
+	return volume.LockKey(r.GetGroupSnapshotId())
 }
 
 func bySnapshot(req any) string {

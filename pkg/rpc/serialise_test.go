@@ -310,7 +310,7 @@ func TestEveryMethodHasAPolicyOrIsNotServed(t *testing.T) {
 	_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{VolumeId: "n/vg/v"})
 	wantCode(t, err, codes.Unimplemented)
 	known := map[string]bool{}
-	for _, s := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.Node_ServiceDesc, csi.SnapshotMetadata_ServiceDesc} {
+	for _, s := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.Node_ServiceDesc, csi.SnapshotMetadata_ServiceDesc, csi.GroupController_ServiceDesc} {
 		for _, m := range s.Methods {
 			known["/"+s.ServiceName+"/"+m.MethodName] = true
 		}

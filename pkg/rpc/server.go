@@ -17,6 +17,7 @@ type Services struct {
 	Controller csi.ControllerServer // nil: off
 	Node       csi.NodeServer       // nil: off
 
+	Group            csi.GroupControllerServer  // nil: off
 	SnapshotMetadata csi.SnapshotMetadataServer // nil: off
 
 	Locks *keylock.Locks // of volumes, shared with whoever else changes them
@@ -48,6 +49,9 @@ func NewServer(s Services) *Server {
 	}
 	if s.Node != nil {
 		csi.RegisterNodeServer(g, s.Node)
+	}
+	if s.Group != nil {
+		csi.RegisterGroupControllerServer(g, s.Group)
 	}
 	if s.SnapshotMetadata != nil {
 		csi.RegisterSnapshotMetadataServer(g, s.SnapshotMetadata)

@@ -30,7 +30,7 @@ var (
 		"_tdata", "_tmeta", "_vdata", "_imeta", "_iorig", "_pmspare", "_vorigin",
 	}
 	lvmName    = regexp.MustCompile(`^[a-zA-Z0-9+_.][a-zA-Z0-9+_.-]*$`)
-	hashedName = regexp.MustCompile(`^[vist]-[0-9a-f]{32}$`)
+	hashedName = regexp.MustCompile(`^[vistg]-[0-9a-f]{32}$`)
 	nodeName   = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?$`)
 )
 
@@ -102,6 +102,8 @@ func (k Kind) letter() string {
 		return "s"
 	case Temporary:
 		return "t"
+	case Together:
+		return "g"
 	default:
 		return "v"
 	}

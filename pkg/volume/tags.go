@@ -28,6 +28,7 @@ type Tags struct {
 	Created     int64  // when, in nanoseconds since 1970
 	Bytes       int64  // the size of the origin then; a copy-on-write store has another
 	CopyOnWrite string // the size of the store as asked for
+	Group       string // the snapshots it was made together with, as Membership.String writes it
 }
 
 const (
@@ -47,7 +48,7 @@ func (t Tags) Strings() []string {
 	for _, f := range []struct{ key, value string }{
 		{"name", t.Name}, {"spec", t.Spec}, {"mkfs", t.Mkfs}, {"pod", t.PodUID}, {"state", t.State}, {"from", t.From},
 		{"attached", t.Attached}, {"mutable", t.Mutable},
-		{"origin", t.Origin}, {"created", decimal(t.Created)}, {"bytes", decimal(t.Bytes)}, {"cow", t.CopyOnWrite},
+		{"origin", t.Origin}, {"created", decimal(t.Created)}, {"bytes", decimal(t.Bytes)}, {"cow", t.CopyOnWrite}, {"group", t.Group},
 	} {
 		if f.value != "" {
 			out = append(out, tagPrefix+f.key+"="+escapeTag(f.value))
@@ -130,6 +131,8 @@ func ParseTags(tags []string) Tags {
 			t.Bytes, _ = strconv.ParseInt(value, 10, 64)
 		case "cow":
 			t.CopyOnWrite = value
+		case "group":
+			t.Group = value
 		}
 	}
 	return t

@@ -17,6 +17,7 @@ const (
 	Persistent Kind = "persistent" // made by CreateVolume, removed by DeleteVolume
 	Inline     Kind = "inline"     // made by NodePublishVolume of an ephemeral volume, removed by its NodeUnpublishVolume
 	Snapshot   Kind = "snapshot"   // made by CreateSnapshot
+	Together   Kind = "together"   // no logical volume, but the snapshots that CreateVolumeGroupSnapshot made together
 	Temporary  Kind = "temporary"  // made to copy a volume from, and removed when that is done
 )
 
@@ -89,6 +90,8 @@ type Spec struct {
 	Origin      LV
 	Created     time.Time   // snapshots: when
 	CopyOnWrite CopyOnWrite // thick snapshots: the size of the store
+	Group       Membership  // snapshots: with which others it is made; zero: alone
+	Held        bool        // thin snapshots of a group: made empty, with the state Cutting, to be cut while the origins are suspended
 
 	Source  Source  // what its content is to be; zero: nothing
 	Copying bool    // the content of the source is to be copied onto it: until then its state is Copying
@@ -105,7 +108,10 @@ func (s Spec) Tags(owner string) Tags {
 		t.Spec, t.Mkfs = s.Origin.Tags.Spec, s.Origin.Tags.Mkfs
 		t.Origin, t.Bytes, t.Created, t.CopyOnWrite = s.Origin.Ref.String(), s.Origin.SizeBytes, s.Created.UnixNano(), s.CopyOnWrite.String()
 	}
-	t.From = s.Source.String()
+	t.From, t.Group = s.Source.String(), s.Group.String()
+	if s.Held {
+		t.State = Cutting
+	}
 	if s.Unfinished() {
 		t.State = Copying
 	}

@@ -38,6 +38,7 @@ func Driver(t *testing.T, newHarness func(t *testing.T) Harness) {
 		snapshotFaultTests,
 		attachTests,
 		restoreTests,
+		groupTests,
 		blocksTests,
 		expandTests,
 		modifyTests,

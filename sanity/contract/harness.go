@@ -45,6 +45,7 @@ type DriverProcess interface {
 	Identity() csi.IdentityClient
 	Controller() csi.ControllerClient
 	Node() csi.NodeClient
+	Group() csi.GroupControllerClient
 	SnapshotMetadata() csi.SnapshotMetadataClient
 
 	// Arm sets what the running driver meets; the zero Fault disarms it. Effects are counted from here on.

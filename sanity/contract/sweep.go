@@ -308,7 +308,7 @@ func (s *sweeper) rest(a act, answer error, killed bool, end string) error {
 			return err
 		}
 		return a.verify()
-	case s.owes == owesDone && (!killed || strings.Contains(end, `"intent":"reclaim"`) || strings.Contains(end, `"intent":"modify"`)):
+	case s.owes == owesDone && (!killed || strings.Contains(end, `"intent":"reclaim"`) || strings.Contains(end, `"intent":"modify"`) || strings.Contains(end, ".create-together")):
 		return s.reaches("by itself, as its intent is known", s.after)
 	case killed && s.creates() && end == s.after: // whole, and without a record: it may have been handed out
 		s.row.alone--
