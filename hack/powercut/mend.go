@@ -40,11 +40,8 @@ func mend(disks ...string) (seqno int, err error) {
 	}
 	slices.SortStableFunc(texts, func(a, b text) int { return cmp.Compare(b.seqno, a.seqno) })
 	for _, x := range texts {
-		if err = x.restore(); err == nil {
-			for _, disk := range disks {
-				err = errors.Join(err, flush(disk))
-			}
-			return x.seqno, err
+		if err = x.restore(disks); err == nil {
+			return x.seqno, nil
 		}
 	}
 	return 0, errors.Join(torn, fmt.Errorf("none of %d texts can be restored: %w", len(texts), err))
@@ -63,8 +60,9 @@ func textsIn(disk, report string) []text {
 	return texts
 }
 
-// restore fails where the text is torn, or is of another form.
-func (x text) restore() error {
+// restore writes the text and its header on all disks. It fails where the text is torn, or is of another form. Why not
+// vgcfgrestore: it wants a disk whose metadata is whole.
+func (x text) restore(disks []string) error {
 	disk, err := os.Open(x.disk)
 	if err != nil {
 		return err
@@ -78,5 +76,13 @@ func (x text) restore() error {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		return err
 	}
-	return lvm("vgcfgrestore", "-q", "-y", "--force", "--file", file, group)
+	for _, disk := range disks {
+		if err := lvm("pvck", "-q", "-y", "--repairtype", "metadata", "--file", file, disk); err != nil {
+			return err
+		}
+		if err := flush(disk); err != nil {
+			return err
+		}
+	}
+	return lvm("vgs", "-q", group)
 }
