@@ -63,7 +63,10 @@ hard_suite = JournalFails \
 	HealthOf.* \
 	CopiedVolumes \
 	CopyGivenUpForAStop \
-	ChangedBlocks.+
+	ChangedBlocks.+ \
+	Attach.+ \
+	Modify(Refuses|Create) \
+	AdoptRefuses
 blank := $() $()
 hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$
 
