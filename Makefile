@@ -58,6 +58,12 @@ hard_suite = JournalFails \
 	BusyBesideASecondTarget \
 	RollbackThatFails \
 	SlowSnapshot \
+	SnapshotPages \
+	SnapshotsRefused \
+	Restore \
+	RestoreRefused \
+	Groups \
+	GroupsRefused \
 	SnapshotsSurviveReboots \
 	SnapshotOfASuspended \
 	HealthOf.* \

@@ -543,6 +543,24 @@ func commands(t *testing.T, h Harness) {
 	first, second := thin.cut("first"), thin.cut("second")
 	count("GetMetadataAllocated", 0, func() error { return c.allocated(second.id, second.bytes, 0, 0).err })
 	count("GetMetadataDelta", 0, func() error { return c.delta(first.id, second.id, second.bytes, 0, 0).err })
+	var s *csi.Snapshot
+	count("CreateSnapshot", 1, func() error { s = c.snapshot("third", thin.id); return nil })
+	count("CreateSnapshot again, and all that tells of it", 0, func() error {
+		c.snapshot("third", thin.id)
+		_, err := h.Controller().GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: s.GetSnapshotId()})
+		c.listSnapshots(&csi.ListSnapshotsRequest{})
+		return err
+	})
+	var restored pv
+	count("CreateVolume of a thin snapshot", 1, func() error {
+		restored = c.restore("restored", 0, blockCapability(), layout(c, "thin"), ofSnapshot(s.GetSnapshotId()))
+		return nil
+	})
+	count("DeleteSnapshot", 1, func() error { return c.deleteSnapshot(s.GetSnapshotId()) })
+	var g *csi.VolumeGroupSnapshot
+	count("CreateVolumeGroupSnapshot of two thin volumes", 4, func() error { g = c.group("group", thin.id, restored.id); return nil })
+	count("DeleteVolumeGroupSnapshot", 2, func() error { return c.deleteGroup(g.GetGroupSnapshotId()) })
+	c.ok(restored.delete())
 	c.ok(c.deleteSnapshot(first.id))
 	c.ok(c.deleteSnapshot(second.id))
 	c.ok(thin.delete())
