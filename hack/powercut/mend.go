@@ -15,6 +15,7 @@ type text struct {
 	disk       string
 	at, length int64
 	seqno      int
+	data       []byte
 }
 
 // found is a line of pvck --dump metadata_search.
@@ -36,7 +37,12 @@ func mend(disks ...string) (seqno int, err error) {
 		if err != nil {
 			return 0, errors.Join(torn, err)
 		}
-		texts = append(texts, textsIn(disk, out)...)
+		for _, x := range textsIn(disk, out) {
+			if err := x.read(); err != nil { // all of them before any is restored, which overwrites others
+				return 0, err
+			}
+			texts = append(texts, x)
+		}
 	}
 	slices.SortStableFunc(texts, func(a, b text) int { return cmp.Compare(b.seqno, a.seqno) })
 	for _, x := range texts {
@@ -54,26 +60,27 @@ func textsIn(disk, report string) []text {
 		length, err2 := strconv.ParseInt(m[2], 10, 64)
 		seqno, err3 := strconv.Atoi(m[4])
 		if m[3] == group && errors.Join(err1, err2, err3) == nil {
-			texts = append(texts, text{disk, at, length, seqno})
+			texts = append(texts, text{disk: disk, at: at, length: length, seqno: seqno})
 		}
 	}
 	return texts
 }
 
-// restore writes the text and its header on all disks. It fails where the text is torn, or is of another form. Why not
-// vgcfgrestore: it wants a disk whose metadata is whole.
-func (x text) restore(disks []string) error {
+func (x *text) read() error {
 	disk, err := os.Open(x.disk)
 	if err != nil {
 		return err
 	}
-	data := make([]byte, x.length)
-	_, err = disk.ReadAt(data, x.at)
-	if err := errors.Join(err, disk.Close()); err != nil {
-		return err
-	}
+	x.data = make([]byte, x.length)
+	_, err = disk.ReadAt(x.data, x.at)
+	return errors.Join(err, disk.Close())
+}
+
+// restore writes the text and its header on all disks. It fails where the text is torn, or is of another form. Why not
+// vgcfgrestore: it wants a disk whose metadata is whole.
+func (x text) restore(disks []string) error {
 	const file = "/run/metadata"
-	if err := os.WriteFile(file, data, 0o600); err != nil {
+	if err := os.WriteFile(file, x.data, 0o600); err != nil {
 		return err
 	}
 	for _, disk := range disks {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"slices"
+	"reflect"
 	"testing"
 )
 
@@ -12,8 +12,8 @@ func TestTextsIn(t *testing.T) {
   metadata at 9728 length 1879 crc 1eda29ea vg csi seqno 4 id Q09a6R-I0R0-Jqlh-MH6D-PBkV-zc0w-yr6ZoD
   metadata at 12288 length 900 crc 1eda29ea vg other seqno 9 id Q09a6R-I0R0-Jqlh-MH6D-PBkV-zc0w-yr6ZoX
 `
-	want := []text{{"/dev/vda", 4608, 1100, 2}, {"/dev/vda", 9728, 1879, 4}}
-	if got := textsIn("/dev/vda", report); !slices.Equal(got, want) {
+	want := []text{{disk: "/dev/vda", at: 4608, length: 1100, seqno: 2}, {disk: "/dev/vda", at: 9728, length: 1879, seqno: 4}}
+	if got := textsIn("/dev/vda", report); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
