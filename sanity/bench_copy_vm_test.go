@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,10 +27,11 @@ const (
 // BenchmarkCopy measures copies of a volume, and dd(1) with direct I/O of the same, in turn. "full" is random bytes all over, "sparse" such
 // in each eighth MiB and zeros between.
 func BenchmarkCopy(b *testing.B) {
-	sh(b, "wipefs", "-a", "/dev/vda")
-	sh(b, "lvm", "vgcreate", "-q", "-y", copyVG, "/dev/vda", "/dev/vdb")
+	// A disk of the machine is a sparse file: who writes first pays for its blocks, and would be compared with who writes later.
+	sh(b, "dd", "if=/dev/zero", "of=/dev/vda", "bs=4M", "count=640", "oflag=direct", "status=none")
+	sh(b, "lvm", "vgcreate", "-q", "-y", copyVG, "/dev/vda")
 	b.Cleanup(func() { sh(b, "lvm", "vgremove", "-q", "-ff", "-y", copyVG) })
-	sh(b, "lvm", "lvcreate", "-q", "-y", "--type", "thin-pool", "-L", "2g", "-n", "pool", copyVG)
+	sh(b, "lvm", "lvcreate", "-q", "-y", "--type", "thin-pool", "-L", "1200m", "-n", "pool", copyVG)
 	l, err := lvmpkg.New(&run.Local{}, lvmpkg.Config{Owner: "copy.test", VolumeGroups: []string{copyVG}})
 	must(b, err)
 	copier := copy.New(copy.Config{Unwritten: l.Unwritten})
@@ -84,9 +86,9 @@ func BenchmarkCopy(b *testing.B) {
 				first()
 				second()
 			}
-			ratio := float64(median(dds)) / float64(median(ours))
+			ratio := float64(slices.Min(dds)) / float64(slices.Min(ours)) // the best of each: what else runs on the machine only adds
 			speed := func(d time.Duration) float64 { return copyBytes / (1 << 20) / d.Seconds() }
-			fmt.Printf("%-24s copy %7.0f MiB/s, dd %7.0f MiB/s, ratio %.2f\n", name, speed(median(ours)), speed(median(dds)), ratio)
+			fmt.Printf("%-24s copy %7.0f MiB/s, dd %7.0f MiB/s, ratio %.2f\n", name, speed(slices.Min(ours)), speed(slices.Min(dds)), ratio)
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(ratio, "of-dd")
 			if ratio < copyGoal {
