@@ -42,7 +42,6 @@ var unseamed = map[string]string{
 	"pkg/rpc Remove":       "as private",
 	"pkg/rpc clearPath":    "as private",
 	"pkg/copy openBlock":   "opens; what is written passes the seam by halves",
-	"pkg/copy Zero":        "called through an interface, within the seam",
 	"pkg/lvm ioctl":        "ioctls that ask; and messages to targets, which pass the seam where they are sent",
 	"pkg/mount ioctlAsk":   "ioctls that ask",
 }

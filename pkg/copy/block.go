@@ -47,14 +47,3 @@ func check(f *os.File, d volume.Device) error {
 	}
 	return err
 }
-
-// Zero implements device. The kernel has the disk write zeros by itself where it can, and else writes them (linux
-// block/fops.c, blkdev_fallocate; it never only promises them).
-func (b block) Zero(off, n int64) error {
-	for {
-		err := unix.Fallocate(int(b.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, off, n)
-		if err == nil || !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("fallocate", err)
-		}
-	}
-}

@@ -60,8 +60,6 @@ func New(c Config) *Copier {
 type device interface {
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
-	// Zero makes a range read as zero, by whatever means is the fastest.
-	Zero(off, n int64) error
 	// Sync returns when what was written would outlive a power cut.
 	Sync() error
 	Close() error
@@ -174,14 +172,12 @@ func (j *job) block(block []byte, at int64) error {
 		return fmt.Errorf("copying %s to %s: read at byte %d: %w", j.from, j.to, at, err)
 	}
 	for p := range pieces(block, j.grain) {
-		var err error
-		switch off := at + int64(p.off); {
-		case !p.zero:
-			_, err = j.dst.WriteAt(block[p.off:p.end], off)
-		case !j.skip:
-			err = j.dst.Zero(off, int64(p.end-p.off))
+		if p.zero && j.skip {
+			continue
 		}
-		if err != nil {
+		// Zeros too are written as they are. To have the disk write them by itself (fallocate(2), FALLOC_FL_ZERO_RANGE) is faster on
+		// some disks and slower on others, block by block.
+		if _, err := j.dst.WriteAt(block[p.off:p.end], at+int64(p.off)); err != nil {
 			return fmt.Errorf("copying %s to %s: write at byte %d: %w", j.from, j.to, at+int64(p.off), class(err))
 		}
 	}

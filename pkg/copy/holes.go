@@ -7,7 +7,7 @@ import (
 
 // holes tells how to treat zeros, by Config.Unwritten: grain is the length in which blocks are looked at, skip whether runs of zeros are
 // left out. They are, in whole units of the destination. A unit that is no part of a block could be written in part, and its rest would
-// then read as anything: such a destination is treated as one that holds old bytes. On those a block is written, or zeroed, as one.
+// then read as anything: such a destination is treated as one that holds old bytes. On those a block is written as one.
 func holes(unit int64) (grain int, skip bool) {
 	switch {
 	case unit > 0 && unit <= grainBytes && grainBytes%unit == 0:

@@ -24,7 +24,6 @@ type memory struct {
 	mu      sync.Mutex
 	mapped  map[int64]bool // by chunk
 	written int64
-	zeroed  int64
 	closed  int
 	synced  int
 	busy    atomic.Int64
@@ -69,18 +68,6 @@ func (m *memory) WriteAt(p []byte, off int64) (int, error) {
 	m.provision(off, int64(len(p)))
 	m.written += int64(len(p))
 	return copy(m.data[off:], p), nil
-}
-
-func (m *memory) Zero(off, n int64) error {
-	if err := m.access("zero", off, n); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.provision(off, n)
-	m.zeroed += n
-	clear(m.data[off : off+n])
-	return nil
 }
 
 // provision gives the chunks of a range extents of their own.
