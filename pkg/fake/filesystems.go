@@ -218,6 +218,14 @@ func (c *Filesystems) SetGroup(ctx context.Context, path string, gid int) error 
 	})
 }
 
+// Sync implements lifecycle.Filesystems. What is written here is on the disk at once.
+func (c *Filesystems) Sync(ctx context.Context, mountpoint string) error {
+	return c.change(ctx, "syncfs", mountpoint, func() error {
+		_, _, err := c.walk(mountpoint, true)
+		return err
+	})
+}
+
 // SetReadOnly implements lifecycle.Filesystems.
 func (c *Filesystems) SetReadOnly(ctx context.Context, d volume.Device, readOnly bool) error {
 	return c.change(ctx, "blkroset", fmt.Sprintf("%s %t", d.Path, readOnly), func() error {

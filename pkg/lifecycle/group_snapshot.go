@@ -71,19 +71,21 @@ func (l *Lifecycle) CreateGroup(ctx context.Context, group volume.Ref, name stri
 
 func (l *Lifecycle) memberSpecs(ctx context.Context, group volume.Ref, name string, sources []volume.Ref, store volume.CopyOnWrite) ([]volume.Spec, error) {
 	var specs []volume.Spec
+	var origins []volume.LV
 	now := time.Now()
 	for _, r := range sources {
 		origin, err := l.source(ctx, r, volume.Persistent)
 		if err != nil {
 			return nil, err
 		}
+		origins = append(origins, origin)
 		member := volume.MemberName(name, r)
 		specs = append(specs, volume.Spec{
 			Ref: volume.Ref{VG: r.VG, LV: volume.LVName(volume.Snapshot, member)}, Kind: volume.Snapshot, Name: member,
 			Origin: origin, Created: now, CopyOnWrite: store, Group: volume.Membership{Ref: group, Members: len(sources)},
 		})
 	}
-	return specs, nil
+	return specs, l.writeOut(ctx, origins...)
 }
 
 // sameGroup is nil where the snapshots are of these sources (CSI spec, CreateVolumeGroupSnapshot: ALREADY_EXISTS).

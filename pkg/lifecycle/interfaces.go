@@ -118,6 +118,8 @@ type Filesystems interface {
 	// mounted together (btrfs). The same id gives the same identity, and a second time changes nothing. ErrBusy: the device is
 	// open. ErrPrecondition: it cannot be done; nothing was changed. A kill leaves one or the other.
 	Distinguish(ctx context.Context, d volume.Device, id string) error
+	// Sync has the file system mounted at mountpoint write out all that was written to it (syncfs(2)).
+	Sync(ctx context.Context, mountpoint string) error
 	// SetReadOnly makes the whole block device read-only, or writable again (BLKROSET).
 	SetReadOnly(ctx context.Context, d volume.Device, readOnly bool) error
 }

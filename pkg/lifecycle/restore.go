@@ -20,7 +20,10 @@ func (l *Lifecycle) fromSource(ctx context.Context, s volume.Spec) (volume.Spec,
 	if err != nil {
 		return s, err
 	}
-	return s.From(source)
+	if s, err = s.From(source); err != nil || s.Copying {
+		return s, err
+	}
+	return s, l.writeOut(ctx, source)
 }
 
 // restore makes a new volume, which has the state Copying, hold what its source holds, and whole.
@@ -106,6 +109,9 @@ func (l *Lifecycle) still(ctx context.Context, source, to volume.LV) (volume.Ref
 	}
 	s := volume.Spec{Ref: volume.Ref{VG: source.VG, LV: volume.TemporaryLV(to.LV)}, Kind: volume.Temporary, Name: to.LV, Origin: source, Created: time.Now()}
 	if err := l.dropTemporary(ctx, s.VG, to.LV); err != nil { // what an earlier one left
+		return s.Ref, err
+	}
+	if err := l.writeOut(ctx, source); err != nil {
 		return s.Ref, err
 	}
 	_, err := l.LVM.Create(ctx, s)

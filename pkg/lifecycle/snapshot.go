@@ -27,7 +27,7 @@ func (l *Lifecycle) snapshotOf(ctx context.Context, s volume.Spec) (volume.Spec,
 		return s, err
 	}
 	s.Origin, s.Created = origin, time.Now()
-	return s, nil
+	return s, l.writeOut(ctx, origin)
 }
 
 // source finds the logical volume whose content another one is to have. Nothing is made of what is not whole, or was
@@ -49,6 +49,35 @@ func (l *Lifecycle) source(ctx context.Context, r volume.Ref, k volume.Kind) (vo
 		err = fmt.Errorf("%w: logical volume %s is being made", volume.ErrPending, r)
 	}
 	return lv, errors.Join(err, lv.Whole())
+}
+
+// writeOut has the file systems on volumes that are about to be snapshotted write out what they hold in memory, where LVM's suspend does
+// not: it freezes the file system that the kernel knows by the device (block/bdev.c, freeze_bdev), and a btrfs is known by none.
+// Of a mounted btrfs a snapshot shows what it last committed; so it commits now.
+// None lacks what was written before the CO asked.
+func (l *Lifecycle) writeOut(ctx context.Context, origins ...volume.LV) error {
+	for _, lv := range origins {
+		if f, ok := lv.Tags.Format(); !ok || f.FS != volume.Btrfs || lv.Tags.Kind != volume.Persistent {
+			continue
+		}
+		d, active, err := l.device(ctx, lv.Ref)
+		if err != nil {
+			return err
+		}
+		if !active {
+			continue
+		}
+		table, err := l.Mounts.List(ctx)
+		if err != nil {
+			return fmt.Errorf("read the mount table: %w", err)
+		}
+		if at := elsewhere(table, d); len(at) != 0 {
+			if err := l.FS.Sync(ctx, at[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (l *Lifecycle) id(r volume.Ref) string { return volume.ID{Node: l.Node, Ref: r}.String() }

@@ -137,6 +137,22 @@ func (h *Host) isReadOnly(n devno) (bool, error) {
 	return ro != 0, err
 }
 
+// Sync implements lifecycle.Filesystems. It takes as long as the disk needs; a crash leaves a part written.
+func (h *Host) Sync(ctx context.Context, mountpoint string) error {
+	f, err := os.OpenFile(mountpoint, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	err = h.effects.Do(ctx, "syncfs", mountpoint, func() error {
+		return retry(func() error { return unix.Syncfs(int(f.Fd())) })
+	})
+	if err != nil {
+		return fmt.Errorf("sync the file system at %s: %w", mountpoint, err)
+	}
+	return nil
+}
+
 // SetReadOnly makes the whole block device read-only, or writable again (BLKROSET). It lasts until the device goes or
 // is set again; a crash leaves it one way or the other. Nothing is done where the device is so already.
 func (h *Host) SetReadOnly(ctx context.Context, d volume.Device, readOnly bool) error {

@@ -81,10 +81,6 @@ func driverCopies(t *testing.T, h Harness) {
 			v := c.create("source", bytes, mountCapability(k.fs), layout(c, k.from))
 			c.ok(v.stage())
 			c.ok(c.WriteFile(v.staging+"/data", written))
-			if k.fs == "btrfs" { // the freeze does not reach it (freeze_bdev finds no file system of a btrfs by its device): unmounted, it is synced
-				c.ok(v.unstage())
-				c.ok(v.stage())
-			}
 			from := ofVolume(v.id)
 			var snapshot string
 			if k.snapshot {

@@ -51,7 +51,7 @@ var scenarios = []scenario{
 	{"DeleteVolume", "thin", "lvremove flush", owesEither, deleting("thin")},
 	{"CreateVolume", "thin of a thin snapshot", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, restoring("thin", "thin", false)},
 	{"CreateVolume", "thin of a thin volume", keepCreate + " lvcreate flush " + forget + " fsync", owesUndone, restoring("thin", "thin", true)},
-	{"CreateVolume", "btrfs of a thin volume", keepCreate + " lvcreate flush identity lvchange flush " + forget + " fsync", owesUndone, restoringBtrfs},
+	{"CreateVolume", "btrfs of a thin volume", "syncfs " + keepCreate + " lvcreate flush identity lvchange flush " + forget + " fsync", owesUndone, restoringBtrfs},
 	{"CreateVolume", "linear of a linear snapshot", keepCreate + " lvcreate flush copy copy flush lvchange flush " + forget + " fsync", owesUndone, restoring("linear", "linear", false)},
 	{"CreateVolume", "linear of a thin snapshot", keepCreate + " lvcreate flush lvcreate flush" + copied, owesUndone, restoring("thin", "linear", false)},
 	{"CreateVolume", "linear of a thin volume", keepCreate + " lvcreate flush lvcreate flush" + copied, owesUndone, restoring("thin", "linear", true)},
