@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test lint unit fuzz vm hard sweep soak powercut bench shell clean
+.PHONY: help setup build demo test lint unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -102,7 +102,7 @@ demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: 
 
 test: FUZZ = 5000
 test: VM_SKIP = $(hard)
-test: setup lint unit fuzz vm ## run the whole suite: setup, lint, unit, fuzz (short), vm
+test: setup lint unit fuzz sweepfake vm ## run the whole suite: setup, lint, unit, fuzz (short), sweepfake, vm
 
 lint: ## check style, rules and scripts
 	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/demo.sh .ci/run
@@ -121,6 +121,9 @@ hard: VM_RUN = $(hard)
 hard: VM_TIMEOUT = 3h
 hard: VM_LIMIT = 10900
 hard: vm powercut ## the hard tests on real LVM that "make test" has no time for: killed LVM, dead disks, odd settings, power cuts
+
+sweepfake: ## put a fault at every effect of the driver, over the fake
+	@$(step) "sweep over the fake" env TEST_SWEEP=full go test -count=1 -run TestSweepOverFake ./sanity
 
 sweep: VM_TIMEOUT = 12h
 sweep: VM_LIMIT = 43200

@@ -41,7 +41,7 @@ func TestDriverOverRealMachine(t *testing.T) {
 }
 
 // TestSweepOverRealMachine takes a few points of inline volumes only, since each takes seconds here; with TEST_SWEEP=full ("make sweep")
-// every one of all calls, with TEST_SWEEP=N every N-th of all. Over the fake they are taken always.
+// every one of all calls, with TEST_SWEEP=N every N-th of all. Over the fake "make test" takes all.
 func TestSweepOverRealMachine(t *testing.T) {
 	stride, err := strconv.Atoi(os.Getenv("TEST_SWEEP"))
 	if os.Getenv("TEST_SWEEP") == "full" {
