@@ -114,7 +114,7 @@ func (c *Controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 		return nil, err
 	}
 	var found []*csi.Snapshot
-	for _, lv := range lvs {
+	for _, lv := range volume.OfWholeGroups(lvs) {
 		if !isSnapshot(lv) {
 			continue
 		}

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,4 +51,19 @@ func WholeGroup(members []LV) error {
 		}
 	}
 	return nil
+}
+
+// OfWholeGroups gives the logical volumes without the snapshots of groups of which one is missing or not whole: those that are being made or
+// deleted, or were when everything about them was lost.
+func OfWholeGroups(lvs []LV) []LV {
+	groups := map[Ref][]LV{}
+	for _, lv := range lvs {
+		if m, ok := lv.Tags.Membership(); ok {
+			groups[m.Ref] = append(groups[m.Ref], lv)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(lvs), func(lv LV) bool {
+		m, ok := lv.Tags.Membership()
+		return ok && WholeGroup(groups[m.Ref]) != nil
+	})
 }

@@ -1,6 +1,9 @@
 package volume
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestMembership(t *testing.T) {
 	m := Membership{Ref{"data", LVName(Together, "g")}, 3}
@@ -23,6 +26,11 @@ func TestMembership(t *testing.T) {
 	}
 	if WholeGroup([]LV{lv, lv}) == nil || WholeGroup([]LV{lv, lv, {Type: Thin, Tags: tags}}) == nil {
 		t.Error("what is not whole is called whole")
+	}
+	for n, shown := range map[int]int{2: 0, 3: 3} {
+		if got := OfWholeGroups(append(slices.Repeat([]LV{lv}, n), LV{})); len(got) != shown+1 {
+			t.Errorf("of %d of 3 members %d are shown", n, len(got)-1)
+		}
 	}
 	if LVName(Persistent, LVName(Together, "g")) == LVName(Together, "g") {
 		t.Error("a volume can have the name of a group")
