@@ -209,8 +209,12 @@ type btrfsDevice struct {
 
 const btrfsDevInfo = 0xd000941e // BTRFS_IOC_DEV_INFO: _IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args)
 
-// btrfsFull asks for the first device, the only one the driver gives a file system, which "resize max" grows as well.
+// btrfsFull asks for the first device, the only one the driver gives a file system, which "resize max" grows as well. Below its least size
+// the kernel resizes none (volume.MinFSBytes); one that somebody made there is as large as it can be.
 func btrfsFull(mountpoint string, bytes int64) (bool, error) {
+	if bytes < volume.MinFSBytes(volume.Btrfs) {
+		return true, nil
+	}
 	dev := btrfsDevice{ID: 1}
 	if err := ioctlAsk(mountpoint, btrfsDevInfo, unsafe.Pointer(&dev)); err != nil {
 		return false, fmt.Errorf("BTRFS_IOC_DEV_INFO: %w", err)

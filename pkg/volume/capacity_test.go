@@ -153,7 +153,7 @@ func TestSmallestBytes(t *testing.T) {
 		want int64
 	}{
 		{Layout{Type: Linear}, "", 4 * mi}, {Layout{Type: Linear}, Ext4, 4 * mi}, {Layout{Type: Linear}, XFS, 300 * mi},
-		{Layout{Type: Linear}, Btrfs, 112 * mi}, {Layout{Type: RAID5, Stripes: 7}, XFS, 308 * mi}, {Layout{Type: Striped, Stripes: 2}, "", 8 * mi},
+		{Layout{Type: Linear}, Btrfs, 256 * mi}, {Layout{Type: RAID5, Stripes: 7}, XFS, 308 * mi}, {Layout{Type: Striped, Stripes: 2}, "", 8 * mi},
 	} {
 		if got := tt.l.SmallestBytes(4*mi, tt.fs); got != tt.want {
 			t.Errorf("%s %s: %d, want %d", tt.l, tt.fs, got, tt.want)

@@ -10,9 +10,9 @@ import (
 // DefaultBytes is the size of a volume for which the CO named none.
 const DefaultBytes = 1 << 30
 
-// MinFSBytes gives the smallest device on which the file system can be made with its default options, in bytes:
-// mke2fs(8) is content with 2 MiB for ext4 with a journal, mkfs.xfs (xfsprogs 5.19 and later) refuses less than 300 MiB,
-// mkfs.btrfs less than 109 MiB.
+// MinFSBytes gives the smallest device on which the file system can be made with its default options, and be made larger later, in bytes:
+// mke2fs(8) is content with 2 MiB for ext4 with a journal, mkfs.xfs (xfsprogs 5.19 and later) refuses less than 300 MiB.
+// mkfs.btrfs is content with 109 MiB, but the kernel resizes no btrfs to less than 256 MiB (fs/btrfs/ioctl.c, btrfs_ioctl_resize).
 func MinFSBytes(fs FS) int64 {
 	switch fs {
 	case Ext4:
@@ -20,7 +20,7 @@ func MinFSBytes(fs FS) int64 {
 	case XFS:
 		return 300 << 20
 	case Btrfs:
-		return 109 << 20
+		return 256 << 20
 	}
 	return 0
 }

@@ -88,7 +88,7 @@ func expandFileSystems(t *testing.T, h Harness) {
 	for _, fs := range []struct {
 		name  string
 		bytes int64
-	}{{"ext4", 48 * mib}, {"xfs", 304 * mib}, {"btrfs", 112 * mib}} {
+	}{{"ext4", 48 * mib}, {"xfs", 304 * mib}, {"btrfs", 256 * mib}} {
 		v := c.create("grows-"+fs.name, fs.bytes, mountCapability(fs.name), nil)
 		target := c.Target(t, "grows-"+fs.name)
 		c.ok(v.stage())

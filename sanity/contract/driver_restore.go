@@ -245,9 +245,9 @@ func restoring(from, to string, clone bool) func(c caller) act {
 
 // restoringBtrfs is the scenario of a CreateVolume with a source that carries btrfs: what is made needs an identity of its own.
 func restoringBtrfs(c caller) act {
-	v := swept{pv: c.create("swept", 112<<20, mountCapability("btrfs"), layout(c, "thin")), target: c.Target(c.t, "swept")}
+	v := swept{pv: c.create("swept", 256<<20, mountCapability("btrfs"), layout(c, "thin")), target: c.Target(c.t, "swept")}
 	v.fill()
-	q := c.restoreRequest("restored", 112<<20, mountCapability("btrfs"), layout(c, "thin"), ofVolume(v.id))
+	q := c.restoreRequest("restored", 256<<20, mountCapability("btrfs"), layout(c, "thin"), ofVolume(v.id))
 	made := pv{
 		caller: c, name: "restored", staging: c.Staging(c.t, "restored"), capability: mountCapability("btrfs"),
 		id: volume.ID{Node: c.NodeName(), Ref: volume.Ref{VG: c.VG(), LV: "restored"}}.String(),
