@@ -15,11 +15,11 @@ VM_MEMORY ?= 2048
 VM_DISKS ?= -d 4G -d 4G -d 4G -d 4G
 VM_TIMEOUT ?= 40m
 VM_LIMIT ?= 2520
-VM_JOBS ?= 1
+VM_JOBS ?= 2
 vm_flags = -m $(VM_MEMORY) -t $(VM_LIMIT) $(VM_DISKS)
 vm_test = CGO_ENABLED=0 go test -tags vm -count=1 -p $(VM_JOBS) -timeout $(VM_TIMEOUT) -exec "'$(CURDIR)/hack/vm-exec' $(vm_flags)"
-# Packages with tests that need the machine.
-VM_PACKAGES ?= $(shell grep -rlE --include='*_test.go' '^//go:build .*\bvm\b' . | xargs -r dirname | sort -u)
+# Packages with tests that need the machine, the longest (sanity) first; VM_JOBS of them at a time, each in a machine of its own.
+VM_PACKAGES ?= $(shell grep -rlE --include='*_test.go' '^//go:build .*\bvm\b' . | xargs -r dirname | sort -ru)
 # The tests that need it, and no others: the rest has run on this machine, which is faster.
 VM_RUN ?= ^($(shell grep -rhoE --include='*_vm_test.go' '^func Test[A-Za-z0-9_]+' . | sed 's/^func //' | sort -u | paste -sd '|'))$$
 
