@@ -356,7 +356,11 @@ func TestStateFolderTakesNothing(t *testing.T) {
 		must(t, c.publish(id, target, false))
 		must(t, c.publishInline("inline"))
 		mend := spoil()
-		if _, err := c.create(t.Context(), "new", false); status.Code(err) != codes.Internal {
+		created, err := c.create(t.Context(), "new", false)
+		switch {
+		case what == "full" && err == nil: // the record of a create is the name of an empty file, for which there is room
+			c.repeat(func() error { return c.delete(created) })
+		case what == "full" || status.Code(err) != codes.Internal:
 			t.Errorf("%s: create: %v", what, err)
 		}
 		if err := c.publishInline("new"); status.Code(err) != codes.Internal {
