@@ -38,7 +38,7 @@ type Slot struct {
 var slots = []*Slot{
 	{name: "linear", fs: "ext4", size: 48 << 20},
 	{name: "xfs", fs: "xfs", size: 320 << 20},
-	{name: "btrfs", fs: "btrfs", size: 128 << 20},
+	{name: "btrfs", fs: "btrfs", size: 256 << 20},
 	{name: "block", block: true, size: 8 << 20},
 	{name: "thin", fs: "ext4", size: 64 << 20, params: map[string]string{volume.KeyType: "thin", volume.KeyThinPool: pool}},
 	{name: "mirror", fs: "ext4", size: 16 << 20, params: map[string]string{volume.KeyType: "raid1"}},

@@ -23,7 +23,7 @@ type class struct {
 
 var classes = []class{
 	{"ext4", 64 << 20, ""}, {"", 8 << 20, ""}, {"ext4", 64 << 20, volume.Thin}, {"xfs", 320 << 20, volume.Linear},
-	{"ext4", 64 << 20, volume.Striped}, {"ext4", 32 << 20, volume.RAID1}, {"btrfs", 128 << 20, ""},
+	{"ext4", 64 << 20, volume.Striped}, {"ext4", 32 << 20, volume.RAID1}, {"btrfs", 256 << 20, ""},
 }
 
 func (c class) parameters(pool string) map[string]string {
