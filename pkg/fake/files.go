@@ -212,6 +212,8 @@ func (m *Machine) WriteFile(path, data string) error {
 		return fmt.Errorf("%s: %w", path, syscall.EROFS)
 	case place.inode.kind == node:
 		return m.writeDevice(path, place.inode.minor, data)
+	case place.mount.fs.device != nil && place.mount.fs.device.suspended:
+		return fmt.Errorf("%s: its device is suspended: this would hang", path)
 	}
 	place.inode.data = []byte(data)
 	return nil
@@ -224,6 +226,8 @@ func (m *Machine) writeDevice(path string, minor uint32, data string) error {
 		return fmt.Errorf("%s: %w", path, syscall.ENXIO)
 	case v.readOnly:
 		return fmt.Errorf("%s: %w", path, syscall.EPERM)
+	case v.suspended:
+		return fmt.Errorf("%s: suspended: this would hang", path)
 	}
 	v.disk = disk{bytes: []byte(data)} // whatever was there began where these bytes are now
 	return nil

@@ -308,6 +308,8 @@ func (c *LVM) CreateTogether(ctx context.Context, specs []volume.Spec) ([]volume
 			}
 		}
 	}
+	c.holding.Lock()
+	defer c.holding.Unlock()
 	held := map[volume.Ref]bool{}
 	hold := func(r volume.Ref, yes bool) error {
 		if held[r] == yes {
@@ -612,6 +614,10 @@ func (c *LVM) Device(_ context.Context, r volume.Ref) (volume.Device, error) {
 
 // Resume implements lifecycle.LVM.
 func (c *LVM) Resume(ctx context.Context) (resumed []volume.Ref, err error) {
+	if !c.holding.TryLock() { // what is suspended is no leftover
+		return nil, nil
+	}
+	defer c.holding.Unlock()
 	for _, r := range c.suspended() {
 		err := c.write(ctx, r, []string{"lvchange", "--refresh", r.String()}, func(g *group) error {
 			if v := g.lvs[r.LV]; v != nil {

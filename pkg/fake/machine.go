@@ -67,6 +67,8 @@ type conn struct {
 	seen map[string]string // the state of each group that the driver's inventory shows; guarded by Machine.mu
 
 	queues map[string]chan struct{} // by group; guarded by Machine.mu
+
+	holding sync.Mutex // held while volumes are suspended on purpose, or resumed; pkg/lvm has its queues for that
 }
 
 // New gives a machine that has a root file system with /dev, /tmp and /var/lib/kubelet/pods, and no volume group.
