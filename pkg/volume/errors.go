@@ -38,16 +38,25 @@ type FieldError struct {
 // Error is safe to show and to send: the parts are cut to a readable length, control characters are escaped, and it is
 // UTF-8 whatever the input held (a gRPC message must be).
 func (e *FieldError) Error() string {
-	return fmt.Sprintf("%s %q: %s", strings.Map(printable, clip(e.Field)), clip(e.Value), clip(e.Remedy))
+	return fmt.Sprintf("%s %q: %s", strings.Map(printable, clip(e.Field, 1)), clip(e.Value, quoted(e.Value)), clip(e.Remedy, 1))
 }
 
-func clip(s string) string {
-	const most = 400
+// clip cuts what is too long to be read, where each byte is shown by so many.
+func clip(s string, shown int) string {
+	most := 400 / shown
 	text := strings.ToValidUTF8(s, "?")
 	if len(text) <= most {
 		return text
 	}
 	return fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(text[:most], ""), len(s))
+}
+
+// quoted tells how many bytes a quoted string may need for one of its own: \U0010ffff, or \x1d, is longer than what it stands for.
+func quoted(s string) int {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return 4
+	}
+	return 1
 }
 
 func printable(r rune) rune {
