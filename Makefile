@@ -74,7 +74,7 @@ hard_suite = JournalFails \
 	Modify(Refuses|Create) \
 	AdoptRefuses
 blank := $() $()
-hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$|^TestContract$$/^(extend|snapshots|types)$$/^(striped|raid5|raid6|raid10)
+hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$|^TestContract$$/^(extend|snapshots|types)$$/^(striped|raid5|raid6|raid10)|^TestCSISanity$$/^(mount-linear|block-thin)$$
 
 UNIT_TIMEOUT ?= 5m
 FUZZ ?= 100000
