@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -113,7 +111,7 @@ func (c *Controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 	if err != nil {
 		return nil, err
 	}
-	var found []*csi.Snapshot
+	var entries []*csi.ListSnapshotsResponse_Entry
 	for _, lv := range volume.OfWholeGroups(lvs) {
 		if !isSnapshot(lv) {
 			continue
@@ -121,17 +119,10 @@ func (c *Controller) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRe
 		s := c.snapshot(lv)
 		asked := func(want, is string) bool { return want == "" || want == is }
 		if s.GetSnapshotId() > after && asked(req.GetSnapshotId(), s.GetSnapshotId()) && asked(req.GetSourceVolumeId(), s.GetSourceVolumeId()) {
-			found = append(found, s)
+			entries = append(entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s})
 		}
 	}
-	slices.SortFunc(found, func(a, b *csi.Snapshot) int { return strings.Compare(a.GetSnapshotId(), b.GetSnapshotId()) })
 	out := &csi.ListSnapshotsResponse{}
-	if most != 0 && len(found) > most {
-		found = found[:most]
-		out.NextToken = found[most-1].GetSnapshotId()
-	}
-	for _, s := range found {
-		out.Entries = append(out.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s})
-	}
+	out.Entries, out.NextToken = page(entries, most, func(e *csi.ListSnapshotsResponse_Entry) string { return e.GetSnapshot().GetSnapshotId() })
 	return out, nil
 }

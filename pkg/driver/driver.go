@@ -129,7 +129,7 @@ func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, loc
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,
 			Attach: d.cfg.Attach, NodeName: d.cfg.NodeName,
 			NodeExpands: d.cfg.Expansion == ExpandNode,
-		}, volumes{d.backend.LVM, life}, check)
+		}, volumes{life, d.backend.LVM}, check)
 		s.Controller, s.SnapshotMetadata, s.Group = c, controller.NewSnapshotMetadata(c, life), controller.NewGroupController(c, life)
 	}
 	if d.cfg.serves(ServiceNode) {
@@ -141,41 +141,19 @@ func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, loc
 	return s
 }
 
-// volumes is what the controller service asks and has done: questions go to LVM, changes to the lifecycle.
+// volumes is what the controller service asks and has done: changes go to the lifecycle, questions to LVM.
 type volumes struct {
-	LVM
-	life *lifecycle.Lifecycle
+	*lifecycle.Lifecycle
+	lvm LVM
 }
 
-func (v volumes) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
-	return v.life.Create(ctx, s)
+func (v volumes) List(ctx context.Context) ([]volume.LV, error) { return v.lvm.List(ctx) }
+
+func (v volumes) Lookup(ctx context.Context, r volume.Ref) (volume.LV, error) {
+	return v.lvm.Lookup(ctx, r)
 }
 
-func (v volumes) Delete(ctx context.Context, r volume.Ref) error { return v.life.Delete(ctx, r) }
-
-func (v volumes) CreateSnapshot(ctx context.Context, s volume.Spec) (volume.LV, error) {
-	return v.life.CreateSnapshot(ctx, s)
-}
-
-func (v volumes) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
-	return v.life.DeleteSnapshot(ctx, r)
-}
-
-func (v volumes) Attach(ctx context.Context, r volume.Ref, a volume.Attachment) error {
-	return v.life.Attach(ctx, r, a)
-}
-
-func (v volumes) Modify(ctx context.Context, r volume.Ref, m volume.Mutable) error {
-	return v.life.Modify(ctx, r, m)
-}
-
-func (v volumes) Detach(ctx context.Context, r volume.Ref, node string) error {
-	return v.life.Detach(ctx, r, node)
-}
-
-func (v volumes) Expand(ctx context.Context, r volume.Ref, required, limit int64) (volume.LV, error) {
-	return v.life.Expand(ctx, r, required, limit)
-}
+func (v volumes) Groups(ctx context.Context) ([]volume.Group, error) { return v.lvm.Groups(ctx) }
 
 // facts is what the node service asks, gathered from who knows it.
 type facts struct {

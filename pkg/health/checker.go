@@ -86,9 +86,6 @@ func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount
 	return OfVolume(s), ctx.Err()
 }
 
-// deviceFile is the name under which a staged block volume is in its staging folder (pkg/lifecycle).
-const deviceFile = "/csi-local-lvm-device"
-
 // topmost gives the topmost mounts at the paths.
 func (c *Checker) topmost(table []volume.Mount, paths []string) (out []volume.Mount, err error) {
 	for _, p := range paths {
@@ -99,7 +96,7 @@ func (c *Checker) topmost(table []volume.Mount, paths []string) (out []volume.Mo
 		if err != nil {
 			return nil, err
 		}
-		for _, target := range []string{resolved, resolved + deviceFile} {
+		for _, target := range []string{resolved, resolved + "/" + volume.StagedDevice} {
 			for _, m := range slices.Backward(table) {
 				if m.Target == target {
 					out = append(out, m)

@@ -110,15 +110,11 @@ func (l *Lifecycle) Detach(ctx context.Context, r volume.Ref, node string) error
 
 // unmounted is nil where the volume is mounted nowhere in our mount table.
 func (l *Lifecycle) unmounted(ctx context.Context, r volume.Ref) error {
-	d, active, err := l.device(ctx, r)
-	if err != nil || !active {
+	at, err := l.mountedAt(ctx, r)
+	if err != nil {
 		return err
 	}
-	table, err := l.Mounts.List(ctx)
-	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
-	}
-	if at := elsewhere(table, d); len(at) != 0 {
+	if len(at) != 0 {
 		return fmt.Errorf("%w: logical volume %s is mounted at %s; unpublish and unstage it first", volume.ErrPrecondition, r, strings.Join(at, ", "))
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
@@ -192,16 +191,8 @@ func (l *Lifecycle) delete(ctx context.Context, r volume.Ref, k volume.Kind) err
 
 // unused is nil where the logical volume is mounted nowhere here, and open nowhere at all.
 func (l *Lifecycle) unused(ctx context.Context, r volume.Ref) error {
-	d, active, err := l.device(ctx, r)
-	if err != nil || !active {
+	if err := l.unmounted(ctx, r); err != nil {
 		return err
-	}
-	table, err := l.Mounts.List(ctx)
-	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
-	}
-	if at := elsewhere(table, d); len(at) != 0 {
-		return fmt.Errorf("%w: logical volume %s is mounted at %s; unpublish and unstage it first", volume.ErrPrecondition, r, strings.Join(at, ", "))
 	}
 	if _, err := l.closed(ctx, r, "remove logical volume "+r.String(), true); errors.Is(err, volume.ErrBusy) {
 		return fmt.Errorf("%w: %v; end what uses it first", volume.ErrPrecondition, err) //nolint:errorlint // busy is no pending work here

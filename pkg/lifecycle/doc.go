@@ -154,6 +154,25 @@ func mountsAt(table []volume.Mount, path string) []volume.Mount {
 	return out
 }
 
+// mountTable gives the mount table.
+func (l *Lifecycle) mountTable(ctx context.Context) ([]volume.Mount, error) {
+	table, err := l.Mounts.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	return table, nil
+}
+
+// mountedAt gives where the whole of a logical volume is mounted; nowhere where it is inactive.
+func (l *Lifecycle) mountedAt(ctx context.Context, r volume.Ref) ([]string, error) {
+	d, active, err := l.device(ctx, r)
+	if err != nil || !active {
+		return nil, err
+	}
+	table, err := l.mountTable(ctx)
+	return elsewhere(table, d), err
+}
+
 // elsewhere gives where the whole of the device is mounted apart from the given paths. Mounts of a folder within it (a
 // container's subPath) do not count: they are parts of a publication, not one of their own. Nor do those that go together
 // with one at the given paths.

@@ -189,9 +189,9 @@ var errElsewhere = fmt.Errorf("%w elsewhere", volume.ErrBusy)
 func (l *Lifecycle) clearOnce(ctx context.Context, rec journal.Record, p journal.Path) (step string, err error) {
 	step = "unmount " + p.Path
 	for {
-		table, err := l.Mounts.List(ctx)
+		table, err := l.mountTable(ctx)
 		if err != nil {
-			return step, fmt.Errorf("read the mount table: %w", err)
+			return step, err
 		}
 		stack := mountsAt(table, p.Path)
 		if len(stack) == 0 {

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -21,10 +22,7 @@ func (l *Lifecycle) Expand(ctx context.Context, r volume.Ref, required, limit in
 	if lv.Tags.Kind != volume.Persistent {
 		return volume.LV{}, fmt.Errorf("%w: logical volume %s is no persistent volume but of kind %q", volume.ErrNotFound, r, lv.Tags.Kind)
 	}
-	if lv.Tags.State != "" {
-		return volume.LV{}, fmt.Errorf("%w: logical volume %s is not whole yet (%s)", volume.ErrPending, r, lv.Tags.State)
-	}
-	if err := l.handedOut(volume.ID{Node: l.Node, Ref: r}.String(), lv); err != nil {
+	if err := errors.Join(lv.Whole(), l.handedOut(l.id(r), lv)); err != nil {
 		return volume.LV{}, err
 	}
 	if _, _, err := l.device(ctx, r); err != nil { // LVM would wait for a suspended one
@@ -98,9 +96,9 @@ func (l *Lifecycle) expandable(ctx context.Context, q ExpandRequest) (volume.Mou
 // growMounted grows a mounted file system. What is mounted read-only at one place may be writable at another, such as where it
 // is staged, and there it is grown.
 func (l *Lifecycle) growMounted(ctx context.Context, d volume.Device, at volume.Mount) error {
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
+		return err
 	}
 	writable := slices.IndexFunc(table, func(m volume.Mount) bool { return d.Same(m) && !m.Block && m.Root == "/" && !m.ReadOnly })
 	if writable >= 0 {

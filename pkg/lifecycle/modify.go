@@ -30,11 +30,12 @@ func (l *Lifecycle) Modify(ctx context.Context, r volume.Ref, changes volume.Mut
 		return err
 	}
 	lv, err := l.LVM.Lookup(ctx, r)
+	if err == nil {
+		err = madeBy(rec, recorded, lv)
+	}
 	switch {
 	case err != nil:
 		return err
-	case recorded && rec.Intent == journal.Create:
-		return fmt.Errorf("%w: logical volume %s is left by a CreateVolume that was cut off; repeat that one", volume.ErrPending, r)
 	case lv.Tags.Kind != volume.Persistent:
 		return fmt.Errorf("%w: logical volume %s is of kind %q, and cannot be modified", volume.ErrPrecondition, r, lv.Tags.Kind)
 	}
@@ -121,9 +122,9 @@ func (l *Lifecycle) eachPod(ctx context.Context, r volume.Ref, m volume.Mutable,
 	if err != nil || !active {
 		return err
 	}
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
+		return err
 	}
 	var pods []string
 	for _, mount := range table {

@@ -46,9 +46,9 @@ func (l *Lifecycle) Publish(ctx context.Context, q PublishRequest) error {
 	if !active {
 		return l.notActive(ctx, q.Volume)
 	}
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
+		return err
 	}
 	if err := l.staged(q.Volume, d, table, staging); err != nil {
 		return err
@@ -294,9 +294,9 @@ func (l *Lifecycle) findInline(ctx context.Context, s volume.Spec) (lv volume.LV
 // inlinePublished reports whether the volume is mounted at the target as asked. ErrPrecondition: something else is
 // mounted there; or no target is recorded, and the volume is mounted at another one.
 func (l *Lifecycle) inlinePublished(ctx context.Context, q InlineRequest, target string, recorded bool) (bool, error) {
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return false, fmt.Errorf("read the mount table: %w", err)
+		return false, err
 	}
 	d, active, err := l.device(ctx, q.Spec.Ref)
 	if err != nil {

@@ -226,10 +226,10 @@ func (l *Lifecycle) abandoned(ctx context.Context, c candidate, rec journal.Reco
 	if err != nil || !active {
 		return err
 	}
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the mount table: %w", err)
+		return err
 	case slices.ContainsFunc(table, d.Same):
 		return errors.New("it is mounted")
 	case d.Open != 0:

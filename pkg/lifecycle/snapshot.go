@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -44,11 +43,7 @@ func (l *Lifecycle) source(ctx context.Context, r volume.Ref, k volume.Kind) (vo
 	case lv.Partial:
 		return lv, fmt.Errorf("%w: a physical volume below logical volume %s is missing", volume.ErrPrecondition, r)
 	}
-	rec, recorded, err := l.Journal.Get(l.id(r))
-	if err == nil && recorded && rec.Intent == journal.Create {
-		err = fmt.Errorf("%w: logical volume %s is being made", volume.ErrPending, r)
-	}
-	return lv, errors.Join(err, lv.Whole())
+	return lv, errors.Join(l.handedOut(l.id(r), lv), lv.Whole())
 }
 
 // writeOut has the file systems on volumes that are about to be snapshotted write out what they hold in memory, where LVM's suspend does
@@ -60,21 +55,12 @@ func (l *Lifecycle) writeOut(ctx context.Context, origins ...volume.LV) error {
 		if f, ok := lv.Tags.Format(); !ok || f.FS != volume.Btrfs || lv.Tags.Kind != volume.Persistent {
 			continue
 		}
-		d, active, err := l.device(ctx, lv.Ref)
+		at, err := l.mountedAt(ctx, lv.Ref)
+		if err == nil && len(at) != 0 {
+			err = l.FS.Sync(ctx, at[0])
+		}
 		if err != nil {
 			return err
-		}
-		if !active {
-			continue
-		}
-		table, err := l.Mounts.List(ctx)
-		if err != nil {
-			return fmt.Errorf("read the mount table: %w", err)
-		}
-		if at := elsewhere(table, d); len(at) != 0 {
-			if err := l.FS.Sync(ctx, at[0]); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -11,11 +11,6 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
-// stagedDevice is the file in the staging folder at which a staged block volume shows its device. It is what tells a
-// staged block volume from one that is not. An unstage removes a file of this name if it is empty, so it is one that
-// nobody else gives to a file.
-const stagedDevice = "csi-local-lvm-device"
-
 // StageRequest is a NodeStageVolume.
 type StageRequest struct {
 	Volume     Volume
@@ -51,9 +46,9 @@ func (l *Lifecycle) Stage(ctx context.Context, q StageRequest) error {
 	if err != nil {
 		return err
 	}
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return fmt.Errorf("read the mount table: %w", err)
+		return err
 	}
 	if at := mountsAt(table, path); len(at) != 0 {
 		return l.stagedAlready(ctx, q, d, at[len(at)-1])
@@ -85,18 +80,26 @@ func (l *Lifecycle) stageable(q StageRequest, lv volume.LV) error {
 	return nil
 }
 
-// handedOut is nil where the logical volume is not one that a CreateVolume is making, or has left behind.
+// handedOut is nil where the logical volume is not one that a call is making, or has left behind.
 func (l *Lifecycle) handedOut(volumeID string, lv volume.LV) error {
 	rec, recorded, err := l.Journal.Get(volumeID)
-	if err == nil && recorded && rec.Intent == journal.Create {
-		err = fmt.Errorf("%w: logical volume %s is left by a CreateVolume that was cut off; repeat that one", volume.ErrPending, lv.Ref)
+	if err != nil {
+		return err
 	}
-	return err
+	return madeBy(rec, recorded, lv)
+}
+
+// madeBy is handedOut for a record that has been read.
+func madeBy(rec journal.Record, recorded bool, lv volume.LV) error {
+	if recorded && rec.Intent == journal.Create {
+		return fmt.Errorf("%w: logical volume %s is being made, or left by a CreateVolume or CreateSnapshot that was cut off; repeat that one", volume.ErrPending, lv.Ref)
+	}
+	return nil
 }
 
 func (l *Lifecycle) stagingPath(path string, block bool) (string, error) {
 	if block {
-		path = filepath.Join(path, stagedDevice)
+		path = filepath.Join(path, volume.StagedDevice)
 	}
 	return l.Paths.Resolve(path)
 }
@@ -240,7 +243,7 @@ func (l *Lifecycle) Unstage(ctx context.Context, v Volume, staging string) error
 	if err != nil {
 		return err
 	}
-	device := filepath.Join(folder, stagedDevice)
+	device := filepath.Join(folder, volume.StagedDevice)
 	if err := l.takeAway(ctx, v, journal.Path{Path: folder, Role: journal.Staging}); err != nil {
 		return err
 	}
@@ -290,9 +293,9 @@ func (l *Lifecycle) claim(ctx context.Context, v Volume, p journal.Path) (rec jo
 	if recorded && rec.Has(p.Path) {
 		return rec, true, nil
 	}
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return rec, false, fmt.Errorf("read the mount table: %w", err)
+		return rec, false, err
 	}
 	at := mountsAt(table, p.Path)
 	if !recorded || rec.Intent == journal.Create {

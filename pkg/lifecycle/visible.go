@@ -29,11 +29,11 @@ func (l *Lifecycle) Visible(ctx context.Context, v Volume, path string) (volume.
 	if err != nil {
 		return volume.Mount{}, err
 	}
-	table, err := l.Mounts.List(ctx)
+	table, err := l.mountTable(ctx)
 	if err != nil {
-		return volume.Mount{}, fmt.Errorf("read the mount table: %w", err)
+		return volume.Mount{}, err
 	}
-	for _, p := range []string{resolved, resolved + "/" + stagedDevice} {
+	for _, p := range []string{resolved, resolved + "/" + volume.StagedDevice} {
 		if at := mountsAt(table, p); active && len(at) != 0 && d.Same(at[len(at)-1]) {
 			return at[len(at)-1], nil
 		}

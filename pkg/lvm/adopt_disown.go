@@ -13,17 +13,14 @@ func (l *LVM) Describe(ctx context.Context, r volume.Ref) (lv volume.LV, roles s
 	if err := l.check(r, idField, idField, false); err != nil {
 		return lv, "", err
 	}
-	groups, err := l.commands.report(ctx, r.VG, l.cfg.allows)
+	g, err := l.reported(ctx, r.VG)
 	if err != nil {
 		return lv, "", fmt.Errorf("looking for logical volume %s: %w", r, err)
-	}
-	g, ok := groups[r.VG]
-	if !ok {
-		return lv, "", fmt.Errorf("LVM does not report volume group %s", r.VG)
 	}
 	if err := g.whole(); err != nil {
 		return lv, "", err
 	}
+	var ok bool
 	if lv, ok = g.lvs[r.LV]; !ok {
 		return lv, "", fmt.Errorf("%w: there is no logical volume %s", volume.ErrNotFound, r)
 	}
@@ -32,8 +29,8 @@ func (l *LVM) Describe(ctx context.Context, r volume.Ref) (lv volume.LV, roles s
 
 // Adopt implements adopt.LVM. LVM checks under its own lock that it is the logical volume of the uuid, and nothing others depend on.
 func (l *LVM) Adopt(ctx context.Context, lv volume.LV, tags volume.Tags) error {
-	conditions := append([]string{`lv_uuid="` + lv.UUID + `"`}, plain(lv.Ref)...)
-	return l.mark(ctx, lv.Ref, conditions, tagArgs(tags.Strings(), nil))
+	conditions := changeable(lv.Ref, `lv_uuid="`+lv.UUID+`"`)
+	return l.mark(ctx, lv.Ref, append(conditions, unneeded()...), tagArgs(tags.Strings(), nil))
 }
 
 // Disown implements adopt.LVM.
@@ -53,9 +50,4 @@ func (l *LVM) mark(ctx context.Context, r volume.Ref, conditions, args []string)
 		return fmt.Errorf("changing the tags of logical volume %s: %w", r, err)
 	}
 	return err
-}
-
-// plain is what must hold of a logical volume for LVM to change it, whosever it is.
-func plain(r volume.Ref) []string {
-	return []string{`lv_name="` + r.LV + `"`, `vg_name="` + r.VG + `"`, `lv_role=public`, `lv_role!=thickorigin`, `lv_role!=extthinorigin`, `vg_missing_pv_count=0`}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
@@ -48,14 +49,17 @@ func tagArgs(add, remove []string) (args []string) {
 
 // ours is what must hold of the logical volume for LVM to change it (lvmreport(7), "SELECTION").
 func ours(owner string, r volume.Ref, k volume.Kind) []string {
-	return []string{
-		`lv_name="` + r.LV + `"`, `vg_name="` + r.VG + `"`,
-		`lv_tags="` + volume.OwnerTag(owner) + `"`, `lv_tags="` + volume.KindTag(k) + `"`,
+	return changeable(r, `lv_tags="`+volume.OwnerTag(owner)+`"`, `lv_tags="`+volume.KindTag(k)+`"`)
+}
+
+// changeable is what must hold of a logical volume for LVM to change it, whosever it is, besides what is given.
+func changeable(r volume.Ref, more ...string) []string {
+	return slices.Concat([]string{`lv_name="` + r.LV + `"`, `vg_name="` + r.VG + `"`}, more, []string{
 		`lv_role=public`,
 		// Whatever LVM changes in a group with a missing disk, it also marks that disk as missing for good: when it comes
 		// back it stays out, until vgextend(8) --restoremissing. A disk that is late at boot must not end so.
 		`vg_missing_pv_count=0`,
-	}
+	})
 }
 
 // change runs one lvchange with the arguments on the logical volume, when it is the turn of this change of the group.
@@ -86,15 +90,20 @@ func changed(res run.Result, r volume.Ref) bool {
 	return strings.Contains(res.Stdout, "ogical volume "+r.String()+" changed")
 }
 
+// reported gives the group as LVM reports it now.
+func (l *LVM) reported(ctx context.Context, vg string) (*group, error) {
+	groups, err := l.commands.report(ctx, vg, l.cfg.allows)
+	if err == nil && groups[vg] == nil {
+		err = fmt.Errorf("LVM does not report volume group %s", vg)
+	}
+	return groups[vg], err
+}
+
 // whyNot asks LVM why nothing was changed.
 func (l *LVM) whyNot(ctx context.Context, r volume.Ref, conditions []string) error {
-	groups, err := l.commands.report(ctx, r.VG, l.cfg.allows)
+	g, err := l.reported(ctx, r.VG)
 	if err != nil {
 		return fmt.Errorf("LVM changed nothing, and why could not be found out: %w", err)
-	}
-	g, ok := groups[r.VG]
-	if !ok {
-		return fmt.Errorf("LVM changed nothing, and does not report volume group %s", r.VG)
 	}
 	if err := g.whole(); err != nil {
 		return err

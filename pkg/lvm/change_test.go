@@ -9,20 +9,60 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
+// selected is a command that LVM carries out only on what has our tags, and what comes of it.
+type selected struct {
+	name    string
+	lv      string
+	kind    volume.Kind // "": persistent
+	result  run.Result
+	err     error
+	report  string // what LVM reports when it is asked why
+	want    error  // the one sentinel
+	plain   bool   // an error without one
+	reports bool   // LVM is asked why
+}
+
+// run calls, and checks what LVM is run with, the answer, what is flushed and what else is run. args come between the selection and the
+// name, conditions after those of all commands.
+func (c *selected) run(t *testing.T, command string, args []string, conditions string, call func(r *rig, of volume.Ref) error) {
+	r := newRig(t, "data")
+	if c.kind == "" {
+		c.kind = volume.Persistent
+	}
+	r.answer = func(verb string, got []string) (run.Result, error) {
+		if verb == "fullreport" {
+			return run.Result{Stdout: string(recorded(t, c.report+".json"))}, nil
+		}
+		want := slices.Concat([]string{"-y", "-S", `lv_name="` + c.lv + `" && vg_name="data" && lv_tags="csi.owner=` + owner + `" && lv_tags="csi.kind=` +
+			string(c.kind) + `" && lv_role=public && vg_missing_pv_count=0` + conditions}, args, []string{"data/" + c.lv})
+		if verb != command || !slices.Equal(got, want) {
+			t.Errorf("%s %q, want %q", verb, got, want)
+		}
+		return c.result, c.err
+	}
+	err := call(r, volume.Ref{VG: "data", LV: c.lv})
+	if (err != nil) != (c.want != nil || c.plain) {
+		t.Errorf("error %v", err)
+	}
+	if (err == nil) != slices.Equal(r.flushed, []string{"data"}) {
+		t.Errorf("error %v, flushed %v", err, r.flushed)
+	}
+	for _, s := range sentinels[:8] {
+		if errors.Is(err, s) != (s == c.want) { //nolint:errorlint // the sentinels themselves are compared
+			t.Errorf("%v, want %v", err, c.want)
+		}
+	}
+	want := []string{command}
+	if c.reports {
+		want = append(want, "fullreport")
+	}
+	r.count(t, c.name, want...)
+}
+
 // LVM is told what must hold of what it changes; what it answers decides, and silence is looked into.
 func TestRetag(t *testing.T) {
 	silent := run.Result{}
-	for _, c := range []struct {
-		name    string
-		lv      string
-		kind    volume.Kind
-		result  run.Result
-		err     error
-		report  string
-		want    error
-		plain   bool
-		reports bool
-	}{
+	for _, c := range []selected{
 		{name: "changed", lv: "linear", result: run.Result{Stdout: "  Logical volume data/linear changed.\n"}},
 		{name: "another one changed", lv: "linear", result: run.Result{Stdout: "  Logical volume data/linear2 changed.\n"}, report: "many", want: volume.ErrPrecondition, reports: true},
 		{name: "failed", lv: "linear", err: failed("  device-mapper: reload ioctl failed"), plain: true},
@@ -35,38 +75,9 @@ func TestRetag(t *testing.T) {
 		{name: "a disk is missing", lv: "linear", result: silent, report: "partial", plain: true, reports: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, "data")
-			if c.kind == "" {
-				c.kind = volume.Persistent
-			}
-			r.answer = func(verb string, args []string) (run.Result, error) {
-				if verb == "fullreport" {
-					return run.Result{Stdout: string(recorded(t, c.report+".json"))}, nil
-				}
-				want := []string{"-y", "-S", `lv_name="` + c.lv + `" && vg_name="data" && lv_tags="csi.owner=` + owner + `" && lv_tags="csi.kind=` +
-					string(c.kind) + `" && lv_role=public && vg_missing_pv_count=0`, "--deltag", "csi.state=old", "--addtag", "csi.state=new", "data/" + c.lv}
-				if verb != "lvchange" || !slices.Equal(args, want) {
-					t.Errorf("%s %q, want %q", verb, args, want)
-				}
-				return c.result, c.err
-			}
-			err := r.Retag(t.Context(), volume.Ref{VG: "data", LV: c.lv}, c.kind, []string{"csi.state=new"}, []string{"csi.state=old"})
-			if (err != nil) != (c.want != nil || c.plain) {
-				t.Errorf("error %v", err)
-			}
-			if (err == nil) != slices.Equal(r.flushed, []string{"data"}) {
-				t.Errorf("error %v, flushed %v", err, r.flushed)
-			}
-			for _, s := range sentinels[:8] {
-				if errors.Is(err, s) != (s == c.want) { //nolint:errorlint // the sentinels themselves are compared
-					t.Errorf("%v, want %v", err, c.want)
-				}
-			}
-			want := []string{"lvchange"}
-			if c.reports {
-				want = append(want, "fullreport")
-			}
-			r.count(t, c.name, want...)
+			c.run(t, "lvchange", []string{"--deltag", "csi.state=old", "--addtag", "csi.state=new"}, "", func(r *rig, of volume.Ref) error {
+				return r.Retag(t.Context(), of, c.kind, []string{"csi.state=new"}, []string{"csi.state=old"})
+			})
 		})
 	}
 }

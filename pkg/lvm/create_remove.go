@@ -169,26 +169,39 @@ func (l *LVM) admit(g *group, s volume.Spec) (int64, error) {
 // admitSize refuses what the group could not hold even if it were empty, and holds the overcommit limit of thin pools:
 // no other change of the group by the driver is under way here. Whether there is room now is else for LVM to say.
 func (l *LVM) admitSize(g *group, layout volume.Layout, size int64) error {
-	now, _ := volume.Available(g.Group, layout, l.cfg.ThinOvercommit)
-	ever, _ := volume.Available(g.emptied(), layout, l.cfg.ThinOvercommit)
-	thin := layout.Type == volume.Thin
+	now, ever := l.available(g, layout)
 	switch {
-	case ever == 0 && thin:
+	case ever == 0 && layout.Type == volume.Thin:
 		return fmt.Errorf("%w: there is no thin pool %s/%s on this node", volume.ErrNoSpace, g.Name, layout.Pool)
 	case ever == 0:
 		return fmt.Errorf("%w: %d stripes and %d mirrors need more physical volumes than the %d of volume group %s",
 			volume.ErrNoSpace, layout.Stripes, layout.Mirrors, len(g.PVs), g.Name)
+	}
+	return l.admitBytes(g, layout, size, size, now, ever)
+}
+
+// admitBytes refuses a size of which the group has less for ever, or, of a thin volume, that is so many bytes more than there are now.
+func (l *LVM) admitBytes(g *group, layout volume.Layout, size, more, now, ever int64) error {
+	thin := layout.Type == volume.Thin
+	switch {
 	case size > ever && thin:
 		return fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g",
 			volume.ErrOutOfRange, size, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit)
 	case size > ever:
 		return fmt.Errorf("%w: %d bytes; volume group %s of %d bytes on %d physical volumes could hold %d of this type if it were empty",
 			volume.ErrOutOfRange, size, g.Name, g.SizeBytes, len(g.PVs), ever)
-	case size > now && thin:
-		return fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g, and %d are left",
-			volume.ErrNoSpace, size, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit, now)
+	case more > now && thin:
+		return fmt.Errorf("%w: %d bytes more; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g, and %d are left",
+			volume.ErrNoSpace, more, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit, now)
 	}
 	return nil
+}
+
+// available gives the bytes that the group can give to volumes of a layout now, and could if it were empty.
+func (l *LVM) available(g *group, layout volume.Layout) (now, ever int64) {
+	now, _ = volume.Available(g.Group, layout, l.cfg.ThinOvercommit)
+	ever, _ = volume.Available(g.emptied(), layout, l.cfg.ThinOvercommit)
+	return now, ever
 }
 
 // emptied gives the group as it would be with nothing in it but its pools, and these with nothing in them.
@@ -293,13 +306,9 @@ func (l *LVM) remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 	case err == nil && removed(res.Stdout, r.LV):
 		return nil
 	}
-	groups, err := l.commands.report(ctx, r.VG, l.cfg.allows)
+	g, err := l.reported(ctx, r.VG)
 	if err != nil {
 		return fmt.Errorf("LVM removed nothing, and why could not be found out: %w", err)
-	}
-	g, ok := groups[r.VG]
-	if !ok {
-		return fmt.Errorf("LVM removed nothing, and does not report volume group %s", r.VG)
 	}
 	lv, ok := g.lvs[r.LV]
 	switch {
@@ -318,16 +327,20 @@ func (l *LVM) remove(ctx context.Context, r volume.Ref, k volume.Kind) error {
 // selection is what must hold of the logical volume for LVM to remove it (lvmreport(7), "SELECTION"). lvremove -y drops
 // the snapshots of an origin and the thin volumes of a pool without a word; such are left out.
 func (l *LVM) selection(r volume.Ref, k volume.Kind) string {
-	conditions := ours(l.cfg.Owner, r, k)
-	for _, role := range keepRoles {
-		conditions = append(conditions, `lv_role!=`+role)
-	}
-	return strings.Join(conditions, " && ")
+	return strings.Join(append(ours(l.cfg.Owner, r, k), unneeded()...), " && ")
 }
 
 // keepRoles are the roles of logical volumes that others depend on: origins of thick snapshots, and external origins of
 // thin volumes. A thin origin is not among them: thin snapshots live on without it (lvmthin(7)). Pools are not public.
 var keepRoles = []string{"thickorigin", "extthinorigin"}
+
+// unneeded is what must hold of a logical volume on which no other depends.
+func unneeded() (conditions []string) {
+	for _, role := range keepRoles {
+		conditions = append(conditions, `lv_role!=`+role)
+	}
+	return conditions
+}
 
 func removable(roles string) bool {
 	public := false

@@ -85,6 +85,13 @@ type dmTarget struct {
 	dev  uint64
 }
 
+func (t dmTarget) String() string {
+	if t.name == "" {
+		return devNumbers(t.dev)
+	}
+	return t.name
+}
+
 // ioctl sends a command about a device, with data behind the header, and gives the header and the data that the kernel
 // wrote over it. ErrNotFound: there is no such device.
 func (d deviceMapper) ioctl(command dmCommand, of dmTarget, flags uint32, data []byte) ([]byte, error) {

@@ -110,18 +110,9 @@ func (l *LVM) admitExtension(g *group, lv volume.LV, required, limit int64) (int
 				volume.ErrPrecondition, other.LV)
 		}
 	}
-	now, _ := volume.Available(g.Group, layout, l.cfg.ThinOvercommit)
-	ever, _ := volume.Available(g.emptied(), layout, l.cfg.ThinOvercommit)
-	switch {
-	case size > ever && layout.Type == volume.Thin:
-		return 0, fmt.Errorf("%w: %d bytes; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g",
-			volume.ErrOutOfRange, size, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit)
-	case size > ever:
-		return 0, fmt.Errorf("%w: %d bytes; volume group %s of %d bytes on %d physical volumes could hold %d of this type if it were empty",
-			volume.ErrOutOfRange, size, g.Name, g.SizeBytes, len(g.PVs), ever)
-	case size-lv.SizeBytes > now && layout.Type == volume.Thin:
-		return 0, fmt.Errorf("%w: %d bytes more; thin pool %s/%s may hold %d in all, by its size and the overcommit limit of %g, and %d are left",
-			volume.ErrNoSpace, size-lv.SizeBytes, g.Name, layout.Pool, ever, l.cfg.ThinOvercommit, now)
+	now, ever := l.available(g, layout)
+	if err := l.admitBytes(g, layout, size, size-lv.SizeBytes, now, ever); err != nil {
+		return 0, err
 	}
 	return size, nil
 }

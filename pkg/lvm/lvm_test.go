@@ -363,19 +363,8 @@ func TestRemoveIsDurable(t *testing.T) {
 
 // LVM is told what must hold of what it removes; what it answers decides, and silence is looked into.
 func TestRemove(t *testing.T) {
-	ref := func(lv string) volume.Ref { return volume.Ref{VG: "data", LV: lv} }
 	silent := run.Result{}
-	for _, c := range []struct {
-		name    string
-		lv      string
-		kind    volume.Kind
-		result  run.Result
-		err     error
-		report  string
-		want    error
-		plain   bool
-		reports bool
-	}{
+	for _, c := range []selected{
 		{name: "removed", lv: "linear", result: run.Result{Stdout: "  Logical volume \"linear\" successfully removed.\n"}},
 		{name: "another one removed", lv: "linear", result: run.Result{Stdout: "  Logical volume \"xlinear\" successfully removed.\n"}, report: "many", plain: true, reports: true},
 		{name: "open", lv: "linear", err: failed(string(recorded(t, "open.stderr"))), want: volume.ErrBusy},
@@ -391,38 +380,7 @@ func TestRemove(t *testing.T) {
 		{name: "a disk is missing", lv: "linear", result: silent, report: "partial", plain: true, reports: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, "data")
-			if c.kind == "" {
-				c.kind = volume.Persistent
-			}
-			r.answer = func(verb string, args []string) (run.Result, error) {
-				if verb == "fullreport" {
-					return run.Result{Stdout: string(recorded(t, c.report+".json"))}, nil
-				}
-				want := []string{"-y", "-S", `lv_name="` + c.lv + `" && vg_name="data" && lv_tags="csi.owner=` + owner + `" && lv_tags="csi.kind=` +
-					string(c.kind) + `" && lv_role=public && vg_missing_pv_count=0 && lv_role!=thickorigin && lv_role!=extthinorigin`, "data/" + c.lv}
-				if verb != "lvremove" || !slices.Equal(args, want) {
-					t.Errorf("%s %q, want %q", verb, args, want)
-				}
-				return c.result, c.err
-			}
-			err := r.Remove(t.Context(), ref(c.lv), c.kind)
-			if (err != nil) != (c.want != nil || c.plain) {
-				t.Errorf("error %v", err)
-			}
-			if (err == nil) != slices.Equal(r.flushed, []string{"data"}) {
-				t.Errorf("error %v, flushed %v", err, r.flushed)
-			}
-			for _, s := range sentinels[:8] {
-				if errors.Is(err, s) != (s == c.want) { //nolint:errorlint // the sentinels themselves are compared
-					t.Errorf("%v, want %v", err, c.want)
-				}
-			}
-			want := []string{"lvremove"}
-			if c.reports {
-				want = append(want, "fullreport")
-			}
-			r.count(t, c.name, want...)
+			c.run(t, "lvremove", nil, " && lv_role!=thickorigin && lv_role!=extthinorigin", func(r *rig, of volume.Ref) error { return r.Remove(t.Context(), of, c.kind) })
 		})
 	}
 }

@@ -104,14 +104,9 @@ func (d deviceMapper) message(name, text string) error {
 	return err
 }
 
-// state implements thinPools. Without the flag the kernel would first commit the metadata of a pool, which waits for its
-// disks.
+// state implements thinPools.
 func (d deviceMapper) state(name string) (target, error) {
-	buf, err := d.ioctl(dmTableStatus, dmTarget{name: name}, dmNoFlushFlag, make([]byte, 4096))
-	if err != nil {
-		return target{}, err
-	}
-	all, err := parseTargets(buf)
+	all, err := d.askTargets(name)
 	if err == nil && len(all) != 1 {
 		err = fmt.Errorf("the device has %d targets", len(all))
 	}

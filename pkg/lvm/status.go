@@ -17,10 +17,16 @@ const maxStatusBytes = 1 << 20
 // askTargets asks what the targets of the live table say of themselves; none where there is no table. A thin pool is told
 // not to write its metadata out first (DM_NOFLUSH_FLAG), which could hang, and changes the world.
 func (d deviceMapper) askTargets(name string) ([]target, error) {
+	return d.targets(dmTarget{name: name}, dmNoFlushFlag)
+}
+
+// targets gives what the targets of the live table say of themselves, with dmStatusTable the table. errManyTargets: more than fit into
+// maxStatusBytes.
+func (d deviceMapper) targets(of dmTarget, flags uint32) ([]target, error) {
 	for bytes := 4096; ; bytes *= 16 {
-		buf, err := d.ioctl(dmTableStatus, dmTarget{name: name}, dmNoFlushFlag, make([]byte, bytes))
+		buf, err := d.ioctl(dmTableStatus, of, flags, make([]byte, bytes))
 		if err != nil {
-			return nil, fmt.Errorf("DM_TABLE_STATUS of %s: %w", name, err)
+			return nil, fmt.Errorf("DM_TABLE_STATUS of %s: %w", of, err)
 		}
 		if bytes >= maxStatusBytes || binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag == 0 {
 			return parseTargets(buf)

@@ -29,7 +29,8 @@ func (l *LVM) Unwritten(d volume.Device) (unit int64, err error) {
 }
 
 func (d deviceMapper) unwritten(dev volume.Device) (unit int64, err error) {
-	table, err := d.targets(dev.Major, dev.Minor, dmStatusTable)
+	of := dmTarget{dev: unix.Mkdev(dev.Major, dev.Minor)}
+	table, err := d.targets(of, dmStatusTable)
 	if err != nil && !errors.Is(err, errManyTargets) { // many pieces of disks: a thin volume has one target
 		return 0, err
 	}
@@ -42,7 +43,7 @@ func (d deviceMapper) unwritten(dev volume.Device) (unit int64, err error) {
 		return 0, nil
 	}
 	// "<mapped sectors> <highest mapped sector>"
-	status, err := d.targets(dev.Major, dev.Minor, 0)
+	status, err := d.targets(of, 0)
 	if err != nil || len(status) != 1 || !strings.HasPrefix(status[0].params, "0 ") {
 		return 0, err
 	}
@@ -50,7 +51,7 @@ func (d deviceMapper) unwritten(dev volume.Device) (unit int64, err error) {
 	if _, err := fmt.Sscanf(fields[0], "%d:%d", &major, &minor); err != nil {
 		return 0, fmt.Errorf("thin table %q: %w", table[0].params, err)
 	}
-	pool, err := d.targets(major, minor, dmStatusTable)
+	pool, err := d.targets(dmTarget{dev: unix.Mkdev(major, minor)}, dmStatusTable)
 	if err != nil {
 		return 0, fmt.Errorf("its pool: %w", err)
 	}
@@ -79,15 +80,6 @@ func unitOfPool(params string) (int64, error) {
 
 // target is one target of a device.
 type target struct{ kind, params string }
-
-// targets gives the table of a device with dmStatusTable, else its status. errManyTargets: more than fit into the answer, some hundred.
-func (d deviceMapper) targets(major, minor uint32, flags uint32) ([]target, error) {
-	buf, err := d.ioctl(dmTableStatus, dmTarget{dev: unix.Mkdev(major, minor)}, flags, make([]byte, 16<<10))
-	if err != nil {
-		return nil, fmt.Errorf("DM_TABLE_STATUS of %d:%d: %w", major, minor, err)
-	}
-	return parseTargets(buf)
-}
 
 var errManyTargets = errors.New("more targets than were expected")
 

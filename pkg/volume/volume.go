@@ -196,6 +196,11 @@ type Mount struct {
 	Place string
 }
 
+// StagedDevice is the file in the staging folder at which a staged block volume shows its device. It is what tells a
+// staged block volume from one that is not. An unstage removes a file of this name if it is empty, so it is one that
+// nobody else gives to a file.
+const StagedDevice = "csi-local-lvm-device"
+
 // MountOptions say how a volume becomes visible at a path.
 type MountOptions struct {
 	FS       FS       // the file system to mount; unused for binds
