@@ -65,10 +65,12 @@ func (l *Lifecycle) copyOnto(ctx context.Context, from, to volume.Ref) error {
 	defer l.copies.end(r)
 	select {
 	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
-		return fmt.Errorf("copy logical volume %s to %s: %w", from, to, context.Cause(ctx))
 	}
-	defer func() { <-turn }()
+	if err := l.copies.givenUp(ctx); err != nil {
+		return fmt.Errorf("copy logical volume %s to %s: %w", from, to, err)
+	}
 	src, err := l.activeDevice(ctx, from)
 	if err != nil {
 		return err
@@ -118,6 +120,14 @@ func (c *copies) begin(r *running) (turn chan struct{}, err error) {
 	}
 	c.running[r] = true
 	return c.turns[r.To.VG], nil
+}
+
+// givenUp gives why a copy is to be given up; nil: it is not. A stop that is at it is waited for: it ends all copies at one moment, and the turn
+// of one that it has ended is nobody's.
+func (c *copies) givenUp(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return context.Cause(ctx)
 }
 
 func (c *copies) end(r *running) {

@@ -117,6 +117,8 @@ func modifyLimits(t *testing.T, h Harness) {
 	c.ok(v.modify(volume.KeyReadBytes, "1Mi", volume.KeyWriteOps, "100"))
 	c.ok(v.stage())
 	staged := c.World(t)
+	h.AddPod(t, "another", true) // kubelet's cgroup is there, and that of this pod is not
+	h.DropPod(t, "another")
 	c.code(v.publish(target), codes.FailedPrecondition, "limited")
 	h.AddPod(t, "limited", false)
 	c.code(v.publish(target), codes.FailedPrecondition, "io")
