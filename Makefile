@@ -65,7 +65,7 @@ hard_suite = JournalFails \
 	Groups \
 	GroupsRefused \
 	SnapshotsSurviveReboots \
-	SnapshotOfASuspended \
+	SnapshotOfA.+ \
 	HealthOf.* \
 	CopiedVolumes \
 	CopyGivenUpForAStop \

@@ -17,6 +17,7 @@ var snapshotTests = []driverTest{
 	{"Snapshots", driverSnapshots},
 	{"SnapshotsRefused", driverSnapshotsRefused},
 	{"SnapshotPages", driverSnapshotPages},
+	{"SnapshotOfAGrownSource", driverSnapshotGrown},
 	{"SnapshotLeftByAKill", driverSnapshotKilled},
 }
 
@@ -260,6 +261,40 @@ func driverSnapshotPages(t *testing.T, h Harness) {
 	}
 	a.end()
 	b.end()
+}
+
+// The size of a snapshot is that of its source at its moment, whatever the source is later; what is restored is that large at least. case B45
+func driverSnapshotGrown(t *testing.T, h Harness) {
+	c, _ := started(t, h)
+	v := c.create("source", 8<<20, blockCapability(), layout(c, "thin"))
+	s := c.snapshot("snap", v.id)
+	_, err := c.expandTo(v.id, &csi.CapacityRange{RequiredBytes: 16 << 20}, blockCapability())
+	c.ok(err)
+	if again := c.snapshot("snap", v.id); s.GetSizeBytes() != 8<<20 || !proto.Equal(again, s) {
+		t.Errorf("after its source grew the snapshot is %v, it was %v", again, s)
+	}
+	later := c.snapshot("later", v.id)
+	if later.GetSizeBytes() != 16<<20 {
+		t.Errorf("the snapshot of the grown source is %v", later)
+	}
+	r, err := c.Controller().ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SnapshotId: s.GetSnapshotId()})
+	if c.ok(err); len(r.GetEntries()) != 1 || !proto.Equal(r.GetEntries()[0].GetSnapshot(), s) {
+		t.Errorf("ListSnapshots says %v, CreateSnapshot %v", r.GetEntries(), s)
+	}
+	source := ofSnapshot(s.GetSnapshotId())
+	_, err = c.Controller().CreateVolume(t.Context(), c.restoreRequest("smaller", 4<<20, blockCapability(), layout(c, "thin"), source))
+	c.code(err, codes.OutOfRange)
+	for name, bytes := range map[string]int64{"equal": 8 << 20, "larger": 16 << 20} {
+		restored := c.restore(name, bytes, blockCapability(), layout(c, "thin"), source)
+		if restored.bytes != bytes {
+			t.Errorf("%s was restored with %d bytes, want %d", name, restored.bytes, bytes)
+		}
+		restored.end()
+	}
+	for _, id := range []string{s.GetSnapshotId(), later.GetSnapshotId()} {
+		c.ok(c.deleteSnapshot(id))
+	}
+	v.end()
 }
 
 // A killed lvcreate can leave the store of a thick snapshot that is tied to no origin, and its record can be lost: it is shown to
