@@ -34,7 +34,7 @@ const (
 	socket                = "/run/csi.sock"
 
 	// settled is how long the driver may take for what it does by itself.
-	settled = 30 * time.Second
+	settled = time.Minute
 	workers = 3
 	// orphanGrace is short, so that a boot can see the end of what is given up. It is also how long the CO has to repeat a
 	// CreateVolume that was cut off; whichever comes first is right.

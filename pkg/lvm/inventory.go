@@ -34,6 +34,7 @@ type inventory struct {
 
 	state  atomic.Pointer[state] // what it points to is never changed
 	update chan struct{}         // full while one goroutine renews state; the others wait and share its work
+	doubts map[string]string     // by group: why its metadata is not relied upon, as it was logged; of who holds update
 }
 
 type state struct {
@@ -42,7 +43,7 @@ type state struct {
 }
 
 func newInventory(c *commands, cfg Config) *inventory {
-	return &inventory{commands: c, cfg: cfg, now: time.Now, update: make(chan struct{}, 1)}
+	return &inventory{commands: c, cfg: cfg, now: time.Now, update: make(chan struct{}, 1), doubts: map[string]string{}}
 }
 
 // Bounds of how long a report is relied upon where what it lacks may come without a trace on the known disks.
@@ -174,8 +175,8 @@ func (i *inventory) follow(ctx context.Context, s *state, vg string) (*state, bo
 	return next, true
 }
 
-// readMetadata reads the group from the metadata text on its physical volumes; devices are taken from known. LVM
-// commits one physical volume after the other; for as long as they differ, it is asked again.
+// readMetadata reads the group from the metadata text on its physical volumes; devices are taken from known. What LVM
+// replaces while it is read is read again.
 func (i *inventory) readMetadata(ctx context.Context, known *group) (*group, error) {
 	var err error
 	for range 5 {
@@ -197,21 +198,7 @@ func (i *inventory) readMetadataOnce(ctx context.Context, known *group) (*group,
 	if err != nil {
 		return nil, err
 	}
-	var device string
-	for d, m := range marks {
-		if !m.hasText() {
-			continue
-		}
-		if first := marks[device]; device != "" && (m.checksum != first.checksum || m.size != first.size) {
-			return nil, fmt.Errorf("%s and %s: %w", device, d, errTorn)
-		}
-		device = d
-	}
-	text, err := i.disks.text(ctx, device, marks[device])
-	if err != nil {
-		return nil, err
-	}
-	g, err := parseMetadata(string(text))
+	g, err := i.newest(ctx, marks)
 	if err != nil {
 		return nil, err
 	}
@@ -230,6 +217,36 @@ func (i *inventory) readMetadataOnce(ctx context.Context, known *group) (*group,
 	return g, nil
 }
 
+// newest reads the texts of the marks, each once, and gives the last. LVM commits one physical volume after the other. After a
+// power cut in between, or on disks that are slow, some have the text before: LVM takes the one with the most changes too (lvm2
+// lib/metadata/metadata.c, vg_read), and its next change brings all of them up to it.
+func (i *inventory) newest(ctx context.Context, marks map[string]commitMark) (*group, error) {
+	var newest *group
+	read := map[commitMark]bool{}
+	for device, m := range marks {
+		key := commitMark{size: m.size, checksum: m.checksum}
+		if !m.hasText() || read[key] {
+			continue
+		}
+		read[key] = true
+		text, err := i.disks.text(ctx, device, m)
+		if err != nil {
+			return nil, err
+		}
+		g, err := parseMetadata(string(text))
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case newest == nil || g.seqno > newest.seqno:
+			newest = g
+		case g.seqno == newest.seqno:
+			return nil, fmt.Errorf("group %s: its physical volumes tell different things as change %d", g.Name, g.seqno)
+		}
+	}
+	return newest, nil
+}
+
 // report is step 4. What the disks say is read after LVM has reported, and tells by its number of changes whether LVM
 // saw the same.
 func (i *inventory) report(ctx context.Context) (*state, error) {
@@ -238,14 +255,14 @@ func (i *inventory) report(ctx context.Context) (*state, error) {
 		return nil, err
 	}
 	s := &state{groups: map[string]*group{}, reported: i.now()}
-	log := klog.FromContext(ctx)
 	for name, g := range groups {
 		read, err := i.readMetadata(ctx, g)
+		if err == nil && read.seqno == g.seqno && g.MissingPVs == 0 && !same(g, read) {
+			err = errors.New("it is not understood")
+		}
+		i.tell(ctx, name, err)
 		switch {
 		case err != nil:
-			log.Info("metadata of the group cannot be read; LVM is asked each time", "vg", name, "err", err)
-		case read.seqno == g.seqno && g.MissingPVs == 0 && !same(g, read):
-			log.Info("metadata of the group is not understood; LVM is asked each time", "vg", name, "seqno", g.seqno)
 		case read.seqno == g.seqno:
 			g.marks, g.lies, g.layouts = read.marks, read.lies, read.layouts
 		case read.seqno > g.seqno && g.MissingPVs == 0: // changed since LVM reported
@@ -255,6 +272,19 @@ func (i *inventory) report(ctx context.Context) (*state, error) {
 		s.groups[name] = g
 	}
 	return s, nil
+}
+
+// tell logs that the metadata of a group cannot be relied upon, once, and once when it can be again.
+func (i *inventory) tell(ctx context.Context, vg string, doubt error) {
+	log := klog.FromContext(ctx).WithValues("vg", vg)
+	switch {
+	case doubt == nil && i.doubts[vg] != "":
+		log.Info("metadata of the group is read from its disks again")
+		delete(i.doubts, vg)
+	case doubt != nil && i.doubts[vg] != doubt.Error():
+		log.Info("metadata of the group cannot be read; LVM is asked each time", "err", doubt)
+		i.doubts[vg] = doubt.Error()
+	}
 }
 
 // same reports whether two sources tell the same of the group.

@@ -33,6 +33,13 @@ func TestInventoryFollows(t *testing.T) {
 		}
 	}
 	check("begin", 1)
+	area := t.TempDir() + "/area"
+	sh(t, "dd", "if="+pv(1), "of="+area, "bs=1M", "count=1", "iflag=direct")
+	lvm(t, "lvcreate", "-y", "-l", "4", "-n", "cut", vg)
+	sh(t, "dd", "if="+area, "of="+pv(1), "bs=1M", "oflag=direct", "conv=notrunc")
+	check("a commit that reached some of the disks", 0)
+	lvm(t, "lvremove", "-y", vg+"/cut")
+	check("the next commit", 0)
 	for _, c := range []struct {
 		most int
 		argv []string

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -122,6 +125,66 @@ func TestTornText(t *testing.T) {
 	d[m.area+m.offset+5] ^= 1
 	if _, err := readText(bytes.NewReader(d), m); !errors.Is(err, errTorn) {
 		t.Errorf("error %v, want that it is torn", err)
+	}
+}
+
+// After a power cut in the middle of a commit some physical volumes have the text before it: the newest is the group.
+func TestNewestText(t *testing.T) {
+	good := recorded(t, "many.head.gz")
+	m, text := recordedText(t, "many")
+	now, err := parseMetadata(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := func(old, with string) []byte {
+		d := bytes.Clone(good)
+		body := d[m.area+m.offset:][:m.size]
+		changed := bytes.Replace(body, []byte(old), []byte(with), 1)
+		if len(old) != len(with) || bytes.Equal(body, changed) {
+			t.Fatalf("%q cannot be made %q", old, with)
+		}
+		copy(body, changed)
+		reseal(d, func(h []byte) { binary.LittleEndian.PutUint32(h[56:], crc(crcInitial, body)) })
+		return d
+	}
+	seqno := fmt.Sprintf("seqno = %d", now.seqno)
+	before := edited(seqno, fmt.Sprintf("seqno = %d", now.seqno-1))
+	torn := bytes.Clone(good)
+	torn[m.area+m.offset+5] ^= 1
+	for _, c := range []struct {
+		name string
+		with []byte
+		want string
+	}{
+		{"the same", good, ""},
+		{"one behind", before, ""},
+		{"another with the same number", edited("creation_time", "creation_tide"), "different things"},
+		{"replaced while it is read", torn, errTorn.Error()},
+	} {
+		folder, marks := t.TempDir(), map[string]commitMark{}
+		i := newInventory(nil, Config{})
+		for name, disk := range map[string][]byte{"a": good, "b": c.with, "c": good} {
+			path := filepath.Join(folder, name)
+			if err := os.WriteFile(path, disk, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if marks[path], err = i.disks.mark(t.Context(), path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.want == errTorn.Error() { // else the text is known from another disk
+			delete(marks, filepath.Join(folder, "a"))
+			delete(marks, filepath.Join(folder, "c"))
+		}
+		for range 10 { // in any order
+			g, err := i.newest(t.Context(), marks)
+			switch {
+			case c.want == "" && (err != nil || g.seqno != now.seqno):
+				t.Fatalf("%s: %+v, %v", c.name, g, err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Fatalf("%s: %v, want %s", c.name, err, c.want)
+			}
+		}
 	}
 }
 
