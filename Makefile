@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test lint unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
+.PHONY: help setup build demo test manifests lint unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -103,6 +103,9 @@ demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: 
 test: FUZZ = 5000
 test: VM_SKIP = $(hard)
 test: setup lint unit fuzz sweepfake vm ## run the whole suite: setup, lint, unit, fuzz (short), sweepfake, vm
+
+manifests: ## render the chart into deploy/kubernetes
+	@$(step) manifests go run -C hack/chart . $(CURDIR)
 
 lint: ## check style, rules and scripts
 	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/demo.sh .ci/run
