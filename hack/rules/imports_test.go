@@ -27,6 +27,8 @@ var mayImport = map[string][]string{
 	"pkg/mount":      {"pkg/volume", "pkg/run", "pkg/effect", "pkg/ask"},
 	"pkg/health":     {"pkg/volume", "pkg/ask"},
 	"pkg/copy":       {"pkg/volume", "pkg/effect"},
+	"pkg/status":     {"pkg/volume", "pkg/ask", "pkg/journal", "pkg/health"},
+	"pkg/metrics":    {"pkg/volume", "pkg/effect", "pkg/journal", "pkg/health", "pkg/status"},
 	"pkg/lifecycle":  {"pkg/volume", "pkg/journal", "pkg/keylock"},
 	"pkg/adopt":      {"pkg/volume"},
 	"pkg/request":    {"pkg/volume", "pkg/health"},

@@ -41,6 +41,7 @@ var unseamed = map[string]string{
 	"pkg/rpc private":      "the socket is made anew at each start",
 	"pkg/rpc Remove":       "as private",
 	"pkg/rpc clearPath":    "as private",
+	"pkg/status listen":    "as private",
 	"pkg/copy openBlock":   "opens; what is written passes the seam by halves",
 	"pkg/lvm ioctl":        "ioctls that ask; and messages to targets, which pass the seam where they are sent",
 	"pkg/mount ioctlAsk":   "ioctls that ask",

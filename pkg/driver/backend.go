@@ -6,6 +6,7 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/adopt"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -17,6 +18,7 @@ type Backend struct {
 	Filesystems Filesystems
 	Copier      lifecycle.Copier
 	Cgroups     lifecycle.Cgroups
+	Programs    *run.Watch // the programs that it runs; nil: none are
 }
 
 // LVM is what the parts of the driver ask of LVM, all together.

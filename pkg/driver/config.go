@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,8 @@ type Config struct {
 	Attach         bool     // --attach: ControllerPublishVolume and ControllerUnpublishVolume
 	MaxVolumes     int64    // --max-volumes: what NodeGetInfo reports; 0 is no limit
 	CopyRate       string   // --copy-rate: bytes per second that all copies read in all, as a quantity; "0" is no bound
+
+	MetricsAddress string // --metrics-address: where metrics are served by HTTP; empty: nowhere
 
 	Expansion    string        // --expansion: ExpandController or ExpandNode
 	OrphanPolicy string        // --orphan-policy: OrphanRemove or OrphanReport
@@ -103,6 +106,9 @@ func (c Config) Validate() error {
 	if _, err := c.copyRate(); err != nil {
 		return err
 	}
+	if err := checkAddress("--metrics-address", c.MetricsAddress); err != nil {
+		return err
+	}
 	switch {
 	case c.LVMExec != ExecContainer && c.LVMExec != ExecHost:
 		return volume.Invalid("--lvm-exec", c.LVMExec, "known are container and host")
@@ -138,6 +144,19 @@ func (c Config) copyRate() (int64, error) {
 		err = volume.Invalid(field, c.CopyRate, "give at least 1Mi, or 0 for no bound")
 	}
 	return rate, err
+}
+
+// checkAddress checks an address to listen on; empty is none.
+func checkAddress(flag, address string) error {
+	if address == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	n, numberErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || numberErr != nil || n == 0 || host != "" && net.ParseIP(host) == nil {
+		return volume.Invalid(flag, address, "give an IP address and a port, such as 127.0.0.1:9808, or :9808 for all addresses")
+	}
+	return nil
 }
 
 func checkServices(services []string) error {

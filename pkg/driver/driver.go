@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/controller"
@@ -15,10 +17,12 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/keylock"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/metrics"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/node"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/request"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -29,6 +33,8 @@ type Driver struct {
 	// StopBound is how long a stop waits for what runs. Default 25 s: kubelet kills the containers of a pod 30 s after their
 	// SIGTERM (terminationGracePeriodSeconds), and what is cut off then does not get to log why.
 	StopBound time.Duration
+	// LookEvery is how often all is looked at, for the metrics and the log. Default 30 s.
+	LookEvery time.Duration
 
 	cfg     Config
 	node    string // volume.ShortNode
@@ -46,7 +52,7 @@ func New(cfg Config, backend Backend, effects effect.Seam) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{StopBound: 25 * time.Second, cfg: cfg, node: short, backend: backend, effects: effects}, nil
+	return &Driver{StopBound: 25 * time.Second, LookEvery: lookEvery, cfg: cfg, node: short, backend: backend, effects: effects}, nil
 }
 
 // Run serves until ctx ends, and then stops gracefully. In this order: 1 the state folder is locked, 2 the journal
@@ -61,7 +67,11 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	defer state.unlock()
 
-	store, err := journal.Open(ctx, d.cfg.StateDir, d.node, d.effects)
+	count := metrics.New(d.cfg.Version)
+	if d.backend.Programs != nil {
+		d.backend.Programs.Tell(count.Program)
+	}
+	store, err := journal.Open(ctx, d.cfg.StateDir, d.node, count.Journal(d.effects))
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
@@ -75,6 +85,7 @@ func (d *Driver) Run(ctx context.Context) error {
 
 	locks := &keylock.Locks{}
 	life := d.lifecycle(log, store, locks, state)
+	life.Counts = lifecycle.Counts{OrphanRemoved: count.OrphanRemoved, InUse: count.InUse}
 	life.Start()
 	stopped, cancel := boundedStop(ctx, d.StopBound)
 	defer cancel()
@@ -87,7 +98,30 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	log.Info("serving", "endpoint", d.cfg.Endpoint, "driver", d.cfg.DriverName, "version", d.cfg.Version, "node", d.cfg.NodeName,
 		"volumeGroups", d.cfg.VolumeGroups, "services", d.cfg.Services, "ready", ready)
-	return rpc.NewServer(d.services(identity, life, locks)).Serve(ctx, stopped, socket)
+	check := health.New(d.backend.LVM, d.backend.Mounts, d.backend.Paths.Resolve)
+	d.tell(ctx, count, check, store, d.live(identity, life))
+	services := d.services(identity, life, locks, check)
+	services.Ended = func(method string, code codes.Code, took time.Duration, request string) {
+		count.Call(method, code.String(), took, request)
+	}
+	return rpc.NewServer(services).Serve(ctx, stopped, socket)
+}
+
+// tell starts what tells of the driver beside CSI: the socket in the state folder, the log, and the metrics. None of it is needed for
+// volumes, and none may stop them.
+func (d *Driver) tell(ctx context.Context, count *metrics.Metrics, check *health.Checker, store *journal.Store, live func(context.Context) *status.Live) {
+	go func() {
+		if err := status.Serve(ctx, d.cfg.StateDir, live); err != nil {
+			klog.FromContext(ctx).Info("the commands beside the driver learn nothing from it", "err", err)
+		}
+	}()
+	w := &watcher{collector: status.New(d.sources(check, store, live)), metrics: count, every: d.LookEvery}
+	go w.run(ctx, d.cfg.MetricsAddress != "")
+	if d.cfg.MetricsAddress != "" {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", count.Handler())
+		go d.serveMetrics(ctx, mux)
+	}
 }
 
 // boundedStop gives a context that ends so long after ctx: what has not ended by then will not be waited for.
@@ -121,9 +155,8 @@ func (d *Driver) timing() lifecycle.Timing {
 	return t
 }
 
-func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks) rpc.Services {
+func (d *Driver) services(identity *rpc.Identity, life *lifecycle.Lifecycle, locks *keylock.Locks, check *health.Checker) rpc.Services {
 	s := rpc.Services{Identity: identity, Locks: locks, Interrupt: life.CancelCopy}
-	check := health.New(d.backend.LVM, d.backend.Mounts, d.backend.Paths.Resolve)
 	if d.cfg.serves(ServiceController) {
 		c := controller.New(controller.Config{
 			Node: d.node, TopologyKey: request.TopologyKey(d.cfg.DriverName), VolumeGroups: d.cfg.VolumeGroups, Overcommit: d.cfg.ThinOvercommit,

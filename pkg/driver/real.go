@@ -22,7 +22,8 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	if err != nil {
 		return Backend{}, err
 	}
-	groups, err := lvm.New(&run.Local{Prefix: prefix, Effects: effects}, lvm.Config{
+	watch := &run.Watch{}
+	groups, err := lvm.New(&run.Local{Prefix: prefix, Effects: effects, Watch: watch}, lvm.Config{
 		Owner: cfg.DriverName, VolumeGroups: cfg.VolumeGroups, ThinOvercommit: cfg.ThinOvercommit, Effects: effects,
 	})
 	if err != nil {
@@ -30,9 +31,9 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	}
 	// mkfs, blkid and the programs that grow file systems run in the driver's own image in any case: they need the device
 	// node only, and their versions are those that the driver was tested with.
-	host := mount.New(&run.Local{Effects: effects}, effects)
+	host := mount.New(&run.Local{Effects: effects, Watch: watch}, effects)
 	copier := copy.New(copy.Config{Effects: effects, Unwritten: groups.Unwritten, BytesPerSecond: rate})
-	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host, Copier: copier, Cgroups: host}, nil
+	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host, Copier: copier, Cgroups: host, Programs: watch}, nil
 }
 
 // execPrefix is what goes before LVM's argument vectors. For ExecHost that is nsenter(1) into three namespaces of

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -53,29 +52,31 @@ func (c *Checker) Volume(ctx context.Context, r volume.Ref, paths ...string) ([]
 	if err != nil {
 		return nil, err
 	}
-	return c.volume(ctx, r, table, paths)
+	_, conditions, err := c.volume(ctx, r, table, paths)
+	return conditions, err
 }
 
 func (c *Checker) table(ctx context.Context) ([]volume.Mount, error) {
 	return ask.Ask(ctx, &c.open, "the mount table", func() ([]volume.Mount, error) { return c.host.List(context.WithoutCancel(ctx)) })
 }
 
-func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount, paths []string) ([]Condition, error) {
+func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount, paths []string) (volume.Facts, []Condition, error) {
 	at, err := c.topmost(table, paths)
 	if err != nil {
-		return nil, err
+		return volume.Facts{}, nil, err
 	}
 	f, err := c.lvm.VolumeFacts(ctx, r)
 	if errors.Is(err, volume.ErrNotFound) && slices.ContainsFunc(at, c.host.DeviceGone) {
-		return OfVolume(Seen{Facts: volume.Facts{Ref: r, Gone: true}}), nil // a block volume keeps its target, not its device
+		f = volume.Facts{Ref: r, Gone: true}
+		return f, OfVolume(Seen{Facts: f}), nil // a block volume keeps its target, not its device
 	}
 	if err != nil {
-		return nil, err
+		return f, nil, err
 	}
 	s := Seen{Facts: f}
 	same := func(m volume.Mount) bool { return f.Active && m.Major == f.Major && m.Minor == f.Minor }
 	if f.Gone && f.Open == 0 && !slices.ContainsFunc(table, same) {
-		return nil, fmt.Errorf("%w: there is no logical volume %s, and nobody uses the device that is left of it", volume.ErrNotFound, f.Ref)
+		return f, nil, fmt.Errorf("%w: there is no logical volume %s, and nobody uses the device that is left of it", volume.ErrNotFound, f.Ref)
 	}
 	if !f.Hangs() {
 		s.Strangers = slices.DeleteFunc(at, same)
@@ -83,7 +84,7 @@ func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount
 			s.Filesystems = append(s.Filesystems, c.host.FilesystemFacts(ctx, m))
 		}
 	}
-	return OfVolume(s), ctx.Err()
+	return f, OfVolume(s), ctx.Err()
 }
 
 // topmost gives the topmost mounts at the paths.
@@ -138,24 +139,41 @@ func (c *Checker) List(ctx context.Context, kind volume.Kind) ([]Ill, error) {
 		return nil, err
 	}
 	lvs = slices.DeleteFunc(slices.Clone(lvs), func(lv volume.LV) bool { return lv.Tags.Kind != kind })
-	var mu sync.Mutex
 	var out []Ill
 	var errs []error
-	ask.Each(lvs, atOnce, func(lv volume.LV) {
-		conditions, err := c.volume(ctx, lv.Ref, table, nil)
-		if errors.Is(err, volume.ErrNotFound) { // deleted meanwhile
-			return
+	for _, e := range c.Examine(ctx, lvs, table) {
+		switch {
+		case errors.Is(e.Err, volume.ErrNotFound): // deleted meanwhile
+		case e.Err != nil:
+			errs = append(errs, e.Err)
+		case len(e.Conditions) != 0:
+			out = append(out, Ill{e.LV, e.Conditions})
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			errs = append(errs, err)
-		} else if len(conditions) != 0 {
-			out = append(out, Ill{lv, conditions})
-		}
-	})
+	}
 	slices.SortFunc(out, func(a, b Ill) int { return strings.Compare(a.LV.Ref.String(), b.LV.Ref.String()) })
 	return out, errors.Join(errs...)
+}
+
+// Exam is what was found out about one volume.
+type Exam struct {
+	LV         volume.LV
+	Facts      volume.Facts
+	Conditions []Condition // none: it is well
+	Err        error       // why nothing was found out; ErrNotFound: it is no more
+}
+
+// Examine looks at each of the volumes, in their order, some at a time. table is the mount table.
+func (c *Checker) Examine(ctx context.Context, lvs []volume.LV, table []volume.Mount) []Exam {
+	out := make([]Exam, len(lvs))
+	for i, lv := range lvs {
+		out[i].LV = lv
+	}
+	all := make([]*Exam, len(out))
+	for i := range out {
+		all[i] = &out[i]
+	}
+	ask.Each(all, atOnce, func(e *Exam) { e.Facts, e.Conditions, e.Err = c.volume(ctx, e.LV.Ref, table, nil) })
+	return out
 }
 
 // atOnce bounds how many volumes are looked at at a time.

@@ -20,6 +20,11 @@ const (
 	DataLoss                       // data is lost, or very likely so
 )
 
+// String gives the word that people read.
+func (s Status) String() string {
+	return map[Status]string{Degraded: "degraded", Inaccessible: "inaccessible", DataLoss: "data loss"}[s]
+}
+
 // Condition is something adverse.
 type Condition struct {
 	Status  Status

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -65,6 +66,9 @@ func (s *Store) loadCreate(e fs.DirEntry, ref volume.Ref, kind volume.Kind) erro
 		return nil
 	}
 	info, err := e.Info()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // as in load
+	}
 	if err != nil {
 		return err
 	}

@@ -188,6 +188,9 @@ func (s *Store) load(ctx context.Context, e fs.DirEntry) error {
 		return s.moveAside(ctx, name, "not a record of this driver")
 	}
 	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // forgotten since the folder was listed, by the driver beside which this reads
+	}
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,8 @@ type Config struct {
 	KubeletDir string
 	Orphans    OrphanPolicy
 	// Log is told of teardowns that begin to be late, and of their end. Nil: nobody is told.
-	Log func(msg string, keysAndValues ...any)
+	Log    func(msg string, keysAndValues ...any)
+	Counts Counts
 }
 
 // Timing are the waits of the lifecycle. The zero value of each is its default.
@@ -216,6 +217,9 @@ func poll(ctx context.Context, bound time.Duration, try func() (done bool, err e
 func (l *Lifecycle) inUse(ctx context.Context, what string, d volume.Device, target string) error {
 	const named = 5
 	holders, err := l.Mounts.Holders(ctx, d, target)
+	if l.Counts.InUse != nil {
+		l.Counts.InUse(holders)
+	}
 	var who []string
 	for i, h := range holders {
 		if i == named {

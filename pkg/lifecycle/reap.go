@@ -299,6 +299,9 @@ func (l *Lifecycle) removeOrphan(ctx context.Context, c candidate, rec journal.R
 	rec.Intent, rec.Since = journal.Reclaim, time.Now()
 	l.Log("removing an orphan: its pod is gone, and nothing uses it", "volume", c.id, "lv", rec.Ref().String())
 	l.noOrphan(c.id, "it is removed")
+	if l.Counts.OrphanRemoved != nil {
+		l.Counts.OrphanRemoved()
+	}
 	l.intend(ctx, rec)
 	if err := l.reclaim(ctx, rec, rec.Paths, false); err != nil {
 		l.schedule(c.id, err, onlyBusy(err)) // it is a teardown like any other from here on

@@ -16,6 +16,8 @@ type late struct {
 	since time.Time
 	timer *time.Timer
 	next  time.Time // when the timer is due; zero: there is no next try
+	cause string    // of the last failure
+	busy  bool      // it is only in use
 }
 
 // effectBound ends work that nobody waits for. It is long: programs that change something are never cut off by it.
@@ -79,6 +81,7 @@ func (l *Lifecycle) schedule(volumeID string, cause error, busy bool) {
 	e := l.lateEntry(volumeID)
 	l.retries.mu.Lock()
 	e.tries++
+	e.cause, e.busy = cause.Error(), busy
 	wait := min(l.Timing.FirstRetry<<min(e.tries-1, 16), bound)
 	first := e.tries == 1
 	l.retries.mu.Unlock()

@@ -77,22 +77,24 @@ func codeOf(method string, err error) codes.Code {
 	return codes.Internal
 }
 
-// statusOf makes the answer for an error of the method.
-func statusOf(method string, err error) error {
-	return status.Error(codeOf(method, err), message(err.Error()))
+// statusOf makes the answer for an error of the method. The number of the call, by which the log and the metrics tell of it too, is in
+// the message and not in the status' details: of those nobody who reads an event of Kubernetes sees anything.
+func statusOf(method string, err error, request string) error {
+	end := " (request " + request + ")"
+	return status.Error(codeOf(method, err), message(err.Error(), maxMessage-len(end))+end)
 }
 
 // maxMessage bounds a status message, in bytes: it goes into an HTTP/2 header, and from there into the events and
 // conditions of Kubernetes, which cut at 1 KiB.
 const maxMessage = 2048
 
-// message makes one line of valid UTF-8 of at most maxMessage bytes. It cuts, and leaves the rest to the log. It hides
+// message makes one line of valid UTF-8 of at most so many bytes. It cuts, and leaves the rest to the log. It hides
 // nothing: no message may hold a secret, and none can, because the driver reads none.
-func message(text string) string {
+func message(text string, most int) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; "), "?")
-	if len(text) <= maxMessage {
+	if len(text) <= most {
 		return text
 	}
 	rest := fmt.Sprintf("... (%d bytes in all; see the driver's log)", len(text))
-	return strings.ToValidUTF8(text[:maxMessage-len(rest)], "") + rest
+	return strings.ToValidUTF8(text[:most-len(rest)], "") + rest
 }

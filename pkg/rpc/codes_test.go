@@ -78,16 +78,16 @@ func TestTableRows(t *testing.T) {
 }
 
 func TestMessage(t *testing.T) {
-	if got, want := message(" a\nb \xff"), "a; b ?"; got != want {
+	if got, want := message(" a\nb \xff", maxMessage), "a; b ?"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for _, long := range []string{strings.Repeat("x", 10000), strings.Repeat("ä", 10000), "x" + strings.Repeat("€", 10000)} {
-		got := message(long)
+		got := message(long, maxMessage)
 		if len(got) > maxMessage || !utf8.ValidString(got) || !strings.Contains(got, "bytes in all") {
 			t.Errorf("%d bytes: %q", len(got), got)
 		}
 	}
-	if s := strings.Repeat("x", maxMessage); message(s) != s {
+	if s := strings.Repeat("x", maxMessage); message(s, maxMessage) != s {
 		t.Error("a message that fits was cut")
 	}
 }

@@ -166,7 +166,7 @@ func logged(t *testing.T, verbosity int) (context.Context, *logBuffer) {
 // call takes a request through the chain that NewServer makes, without a network.
 func call(ctx context.Context, s *serialiser, method string, req any, h grpc.UnaryHandler) (any, error) {
 	info := &grpc.UnaryServerInfo{FullMethod: method}
-	return logCall(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+	return logger{}.call(ctx, req, info, func(ctx context.Context, req any) (any, error) {
 		return s.intercept(ctx, req, info, func(ctx context.Context, req any) (any, error) {
 			return catchPanic(ctx, req, info, h)
 		})

@@ -11,40 +11,62 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 )
 
-// logCall logs each call once, at its end: at -v=2 where it went well (-v=4 for what COs ask all the time), always where
+// logger is the outermost link.
+type logger struct {
+	ended func(method string, code codes.Code, took time.Duration, request string) // nil: nobody is told
+}
+
+// called is one call.
+type called struct {
+	logger
+	log     klog.Logger
+	method  string
+	request string // the number of the call: in each of its lines, in its error, and beside its time in the metrics
+	start   time.Time
+}
+
+func (l logger) begin(ctx context.Context, method string) *called {
+	c := &called{logger: l, method: method, request: fmt.Sprintf("%08x", rand.Uint32()), start: time.Now()}
+	c.log = klog.FromContext(ctx).WithValues("request", c.request, "method", path.Base(method))
+	return c
+}
+
+// call logs each call once, at its end: at -v=2 where it went well (-v=4 for what COs ask all the time), always where
 // it failed. At -v=5 also request and reply, without secrets. The logger that handlers find in their context names the
 // request, the method and the volume, so that all lines of one call can be found by its id.
 //
 // It is the outermost link and sees the plain error, which is logged in full; the caller gets the status of it.
-func logCall(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	log := klog.FromContext(ctx).WithValues("request", fmt.Sprintf("%08x", rand.Uint32()), "method", path.Base(info.FullMethod))
-	log = log.WithValues(subject(req)...)
-	if v := log.V(5); v.Enabled() {
+func (l logger) call(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	c := l.begin(ctx, info.FullMethod)
+	c.log = c.log.WithValues(subject(req)...)
+	if v := c.log.V(5); v.Enabled() {
 		v.Info("call", "message", stripped(req))
 	}
-
-	start := time.Now()
-	reply, err := next(klog.NewContext(ctx, log), req)
-	if err := logEnd(log, info.FullMethod, start, err, func() []any { return []any{"message", stripped(reply)} }); err != nil {
+	reply, err := next(klog.NewContext(ctx, c.log), req)
+	if err := c.end(err, func() []any { return []any{"message", stripped(reply)} }); err != nil {
 		return nil, err
 	}
 	return reply, nil
 }
 
-// logEnd logs how a call ended, and makes the status of its error. detail is logged where all is logged.
-func logEnd(log klog.Logger, method string, start time.Time, err error, detail func() []any) error {
-	took := time.Since(start).Round(time.Microsecond)
+// end logs how a call ended, and makes the status of its error. detail is logged where all is logged.
+func (c *called) end(err error, detail func() []any) error {
+	took, log := time.Since(c.start).Round(time.Microsecond), c.log
+	if c.ended != nil {
+		c.ended(path.Base(c.method), codeOf(c.method, err), took, c.request)
+	}
 	switch {
 	case err != nil:
-		log.Info("call failed", "code", codeOf(method, err), "duration", took, "err", err.Error())
-		return statusOf(method, err)
+		log.Info("call failed", "code", codeOf(c.method, err), "duration", took, "err", err.Error())
+		return statusOf(c.method, err, c.request)
 	case log.V(5).Enabled():
 		log.V(5).Info("call done", append([]any{"code", "OK", "duration", took}, detail()...)...)
-	case policies[method].chatter:
+	case policies[c.method].chatter:
 		log.V(4).Info("call done", "code", "OK", "duration", took)
 	default:
 		log.V(2).Info("call done", "code", "OK", "duration", took)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/keylock"
@@ -23,6 +24,8 @@ type Services struct {
 	Locks *keylock.Locks // of volumes, shared with whoever else changes them
 	// Interrupt ends a copy onto the volume of this key, and reports whether there is one; it does not wait for its end. Nil: there never is.
 	Interrupt func(key string) bool
+	// Ended is told of each call that has been answered; nil: nobody is. request is the number that is also in the log, and in the error.
+	Ended func(method string, code codes.Code, took time.Duration, request string)
 }
 
 // Server answers CSI calls.
@@ -37,9 +40,10 @@ const maxRequest = 1 << 20
 // NewServer puts every call through: log → code → serialise → catch → the service.
 func NewServer(s Services) *Server {
 	serial := newSerialiser(s.Locks, s.Interrupt)
+	log := logger{s.Ended}
 	g := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(logCall, serial.intercept, catchPanic),
-		grpc.ChainStreamInterceptor(logStream, serial.interceptStream, catchStreamPanic),
+		grpc.ChainUnaryInterceptor(log.call, serial.intercept, catchPanic),
+		grpc.ChainStreamInterceptor(log.stream, serial.interceptStream, catchStreamPanic),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.ConnectionTimeout(10*time.Second), // whoever connects and says nothing must not hold up a stop
 	)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"path"
 	"time"
 
@@ -42,21 +41,20 @@ func (s *stream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// logStream is logCall for calls that are answered with a stream. Its messages are counted, not logged: there can be
+// stream is call for calls that are answered with a stream. Its messages are counted, not logged: there can be
 // millions.
-func logStream(srv any, in grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	log := klog.FromContext(in.Context()).WithValues("request", fmt.Sprintf("%08x", rand.Uint32()), "method", path.Base(info.FullMethod))
-	s := &stream{ServerStream: in, ctx: klog.NewContext(in.Context(), log)}
+func (l logger) stream(srv any, in grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	c := l.begin(in.Context(), info.FullMethod)
+	s := &stream{ServerStream: in, ctx: klog.NewContext(in.Context(), c.log)}
 	s.received = func(req any) {
-		log = log.WithValues(subject(req)...)
-		s.ctx = klog.NewContext(s.ctx, log)
-		if v := log.V(5); v.Enabled() {
+		c.log = c.log.WithValues(subject(req)...)
+		s.ctx = klog.NewContext(s.ctx, c.log)
+		if v := c.log.V(5); v.Enabled() {
 			v.Info("call", "message", stripped(req))
 		}
 	}
-	start := time.Now()
 	err := next(srv, s)
-	return logEnd(log, info.FullMethod, start, err, func() []any { return []any{"messages", s.sent} })
+	return c.end(err, func() []any { return []any{"messages", s.sent} })
 }
 
 // interceptStream is intercept for streams, which are reads. gRPC itself answers a caller whose deadline has passed; the

@@ -172,7 +172,7 @@ func TestStreamLog(t *testing.T) {
 	} {
 		ctx, log := logged(t, c.verbosity)
 		s, info := newSerialiser(&keylock.Locks{}, nil), &grpc.StreamServerInfo{FullMethod: method}
-		err := logStream(nil, wire{ctx: ctx}, info, func(srv any, in grpc.ServerStream) error {
+		err := logger{}.stream(nil, wire{ctx: ctx}, info, func(srv any, in grpc.ServerStream) error {
 			return s.interceptStream(srv, in, info, func(_ any, in grpc.ServerStream) error {
 				err := errors.Join(in.RecvMsg(&csi.GetMetadataAllocatedRequest{}), in.SendMsg(nil), in.SendMsg(nil))
 				klog.FromContext(in.Context()).V(3).Info("in the handler")
@@ -199,5 +199,5 @@ func TestStreamLog(t *testing.T) {
 func TestUnknownStreamIsNotServed(t *testing.T) {
 	info := &grpc.StreamServerInfo{FullMethod: "/csi.v1.SnapshotMetadata/Other"}
 	err := newSerialiser(&keylock.Locks{}, nil).interceptStream(nil, wire{ctx: t.Context()}, info, func(any, grpc.ServerStream) error { return nil })
-	wantCode(t, statusOf(info.FullMethod, err), codes.Unimplemented)
+	wantCode(t, statusOf(info.FullMethod, err, "0"), codes.Unimplemented)
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -75,6 +76,18 @@ type Local struct {
 	Prefix []string
 	// Effects is the seam that Write passes; nil calls through.
 	Effects effect.Seam
+	// Watch is told of each program that has ended, without the prefix; nil: nobody is.
+	Watch *Watch
+}
+
+// Watch passes on which programs have ended, and how. The zero value tells nobody. Safe for use by several goroutines.
+type Watch struct {
+	told atomic.Pointer[func(string, []string, time.Duration, error)]
+}
+
+// Tell makes f be told from now on, instead of whoever was. It must not wait.
+func (w *Watch) Tell(f func(name string, args []string, took time.Duration, err error)) {
+	w.told.Store(&f)
 }
 
 var (
@@ -105,6 +118,7 @@ func (l *Local) run(ctx context.Context, killable bool, name string, args []stri
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	start := time.Now()
 	err := cmd.Run()
+	l.ended(name, args, start, err)
 	told := tell(ctx, cmd, start, err, stderr.String())
 	res := Result{Stdout: stdout.String(), Stderr: stderr.String()}
 	if err == nil {
@@ -130,6 +144,7 @@ func (l *Local) Stream(ctx context.Context, sink func(io.Reader) error, name str
 	}
 	start := time.Now()
 	if err := cmd.Start(); err != nil {
+		l.ended(name, args, start, err)
 		return tell(ctx, cmd, start, err, "")
 	}
 	out := &ended{r: pipe}
@@ -141,6 +156,7 @@ func (l *Local) Stream(ctx context.Context, sink func(io.Reader) error, name str
 		_, _ = io.Copy(io.Discard, pipe) // a program whose output nobody takes would not end
 	}
 	err = cmd.Wait()
+	l.ended(name, args, start, err)
 	told := tell(ctx, cmd, start, err, string(stderr.kept))
 	switch {
 	case ctx.Err() != nil:
@@ -150,6 +166,15 @@ func (l *Local) Stream(ctx context.Context, sink func(io.Reader) error, name str
 		return told
 	default:
 		return refused
+	}
+}
+
+func (l *Local) ended(name string, args []string, start time.Time, err error) {
+	if l.Watch == nil {
+		return
+	}
+	if told := l.Watch.told.Load(); told != nil {
+		(*told)(name, args, time.Since(start), err)
 	}
 }
 

@@ -1,0 +1,137 @@
+package driver
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/metrics"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
+)
+
+// watcher looks at everything now and then: for the metrics, and to log what begins to be wrong, and what ends to be.
+type watcher struct {
+	collector *status.Collector
+	metrics   *metrics.Metrics
+	every     time.Duration
+	standing  status.Standing
+}
+
+// lookEvery is how old what the metrics tell may be, and how late something is logged. A look at 1,000 volumes takes a part of a second.
+const lookEvery = 30 * time.Second
+
+// run looks until ctx ends. Without a look at once, the driver is given time for what it was started for.
+func (w *watcher) run(ctx context.Context, atOnce bool) {
+	every := time.NewTicker(w.every)
+	defer every.Stop()
+	for {
+		if atOnce {
+			w.look(ctx)
+		}
+		atOnce = true
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+func (w *watcher) look(ctx context.Context) {
+	r := w.collector.Collect(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	w.metrics.Show(r)
+	log := klog.FromContext(ctx)
+	for _, c := range w.standing.Next(r) {
+		about := []any{"status", c.Status, "reason", c.Reason, "message", c.Message}
+		if v := c.Volume; v != nil {
+			about = append(about, "volume", v.ID, "lv", v.Ref().String())
+			if len(v.Mounts) != 0 {
+				about = append(about, "path", v.Mounts[0].Path)
+			}
+		}
+		if c.Begins {
+			log.Info("something is wrong", about...)
+		} else {
+			log.Info("something is no longer wrong", about...)
+		}
+	}
+}
+
+// sources is whom the driver's own reports ask: the same as those of the commands beside it, but for the journal and itself.
+func (d *Driver) sources(check *health.Checker, store *journal.Store, live func(context.Context) *status.Live) status.Sources {
+	return status.Sources{
+		Node: d.node, Owner: d.cfg.DriverName, KubeletDir: d.cfg.KubeletDir,
+		LVM: d.backend.LVM, Health: check, Mounts: d.backend.Mounts.List, Resolve: d.backend.Paths.Resolve, Usage: d.backend.Filesystems.Usage,
+		Journal: func() ([]journal.Record, []string, error) { return store.All(), store.Problems(), nil },
+		Live:    func(ctx context.Context) (*status.Live, error) { return live(ctx), nil },
+	}
+}
+
+// live gives what only this process knows.
+func (d *Driver) live(identity *rpc.Identity, life *lifecycle.Lifecycle) func(context.Context) *status.Live {
+	since := time.Now()
+	return func(ctx context.Context) *status.Live {
+		l := &status.Live{
+			Version: d.cfg.Version, PID: os.Getpid(), Since: since, NodeName: d.cfg.NodeName, DriverName: d.cfg.DriverName,
+			VolumeGroups: d.cfg.VolumeGroups, KubeletDir: d.cfg.KubeletDir, LVMExec: d.cfg.LVMExec,
+		}
+		ctx, cancel := context.WithTimeout(ctx, liveBound)
+		defer cancel()
+		if err := identity.Ready(ctx); err != nil {
+			l.NotReady = err.Error()
+		}
+		for _, c := range life.Copies() {
+			l.Copies = append(l.Copies, status.Copy{From: c.From.String(), To: c.To.String(), Done: c.Done, Of: c.Of, Started: c.Since})
+		}
+		for _, u := range life.Unfinished() {
+			row := status.Unfinished{VolumeID: u.VolumeID, Tries: u.Tries, Since: u.Since, Error: u.Cause, Busy: u.Busy}
+			if !u.Next.IsZero() {
+				row.Next = &u.Next
+			}
+			l.Unfinished = append(l.Unfinished, row)
+		}
+		for _, o := range life.KnownOrphans() {
+			l.Orphans = append(l.Orphans, status.Orphan{VolumeID: o.VolumeID, Since: o.Since, Kept: o.Reported})
+		}
+		return l
+	}
+}
+
+// liveBound is how long whoever asks the driver of itself waits for what LVM says.
+const liveBound = 2 * time.Second
+
+// serveMetrics serves HTTP on --metrics-address until ctx ends. An address that is taken is tried again: volumes must not wait for a port.
+func (d *Driver) serveMetrics(ctx context.Context, handler http.Handler) {
+	log, told := klog.FromContext(ctx), false
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	for ctx.Err() == nil {
+		listener, err := net.Listen("tcp", d.cfg.MetricsAddress)
+		if err == nil {
+			log.Info("serving metrics", "address", listener.Addr().String())
+			told = false
+			err = server.Serve(listener)
+		}
+		if ctx.Err() == nil && !told {
+			log.Info("metrics are not served; it is tried again", "address", d.cfg.MetricsAddress, "err", err)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(metricsRetry):
+		}
+	}
+}
+
+const metricsRetry = 5 * time.Second
