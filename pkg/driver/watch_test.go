@@ -61,7 +61,7 @@ func page(t *testing.T, address string) string {
 // pageWith waits until the metrics have the text.
 func pageWith(t *testing.T, address, text string) string {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); ; <-time.Tick(5 * time.Millisecond) {
 		got := page(t, address)
 		if strings.Contains(got, text) {
 			return got

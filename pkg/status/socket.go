@@ -21,7 +21,7 @@ import (
 // Whoever may open the state folder may ask, and can change nothing by it.
 const SocketName = "status.sock"
 
-// ErrNotRunning: no driver runs on the state folder.
+// ErrNotRunning says that no driver runs on the state folder.
 var ErrNotRunning = errors.New("no driver is running")
 
 // askBound is how long a driver may take to tell of itself.

@@ -21,8 +21,10 @@ func TestSocket(t *testing.T) {
 	for range 2 { // the second finds the socket of the first
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- Serve(ctx, folder, func(context.Context) *Live { return &Live{Version: "v1", NodeName: "n"} }) }()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		go func() {
+			ended <- Serve(ctx, folder, func(context.Context) *Live { return &Live{Version: "v1", NodeName: "n"} })
+		}()
+		for end := time.Now().Add(10 * time.Second); ; <-time.Tick(time.Millisecond) {
 			live, err := AskDriver(t.Context(), folder)
 			if err == nil && live.Version == "v1" && live.NodeName == "n" {
 				break
