@@ -49,30 +49,44 @@ hard_tests = KilledLVM \
 	HealthOfAPulledDisk \
 	HealthOfABtrfs \
 	CopyOnRealDevices
-hard_suite = JournalFails \
-	JournalFailsALaterPublish \
-	JournalHoldsOn \
-	JournalDamaged \
-	JournalSyncs \
-	Later.* \
+hard_suite = AccessModes \
+	AdoptRefuses \
+	Attach.+ \
+	BadInput \
 	BusyBesideASecondTarget \
-	RollbackThatFails \
-	SlowSnapshot \
-	SnapshotPages \
-	SnapshotsRefused \
-	Restore \
-	RestoreRefused \
-	Groups \
-	GroupsRefused \
-	SnapshotsSurviveReboots \
-	SnapshotOfA.+ \
-	HealthOf.* \
+	ChangedBlocks.+ \
 	CopiedVolumes \
 	CopyGivenUpForAStop \
-	ChangedBlocks.+ \
-	Attach.+ \
+	Expand(Sizes|NoSpace|WrongPath|ReadOnly|OntoAnOldSignature|OnNode) \
+	GivenUpCalls \
+	GoneAlready \
+	Groups.* \
+	HealthOf.* \
+	Inline(AtASecondTarget|TargetInTheWay) \
+	Journal(Damaged|Fails.*|HoldsOn|Syncs) \
+	Later.* \
+	List \
+	ManyFilesystems \
 	Modify(Refuses|Create) \
-	AdoptRefuses
+	Names \
+	NothingToUnpublish \
+	Other(AccessType|Arguments|VolumeGroup) \
+	PanicInARetry \
+	QuotedFlags \
+	ReadOnlyAndFlags \
+	ReadersAndGroups \
+	Restore(Refused)? \
+	RollbackThatFails \
+	Sizes \
+	SlowCreate \
+	SlowSnapshot \
+	Snapshot(Pages|sRefused|sSurviveReboots|OfA.+) \
+	StackAtTheTarget \
+	TargetWithinTheVolume \
+	Topology \
+	TwoStagingPaths \
+	Types \
+	UnstageLeavesFiles
 blank := $() $()
 hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$|^TestContract$$/^(extend|snapshots|types)$$/^(striped|raid5|raid6|raid10)|^TestCSISanity$$/^(mount-linear|block-thin)$$
 
