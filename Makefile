@@ -88,7 +88,7 @@ hard_suite = AccessModes \
 	Types \
 	UnstageLeavesFiles
 blank := $() $()
-hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$|^TestContract$$/^(extend|snapshots|types)$$/^(striped|raid5|raid6|raid10)|^TestCSISanity$$/^(mount-linear|block-thin)$$
+hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$|^TestContract$$/^(names|tune)$$|^TestContract$$/^(extend|snapshots|types)$$/^(striped|raid5|raid6|raid10)|^TestCSISanity$$/^(mount-linear|block-linear|block-thin)$$
 
 UNIT_TIMEOUT ?= 5m
 FUZZ ?= 100000
