@@ -53,6 +53,6 @@ func command(env func(string) string) *cobra.Command {
 		SilenceErrors: true, // main prints them
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(serveCommand(env), adoptCommand(env), versionCommand())
+	root.AddCommand(serveCommand(env), statusCommand(env), adoptCommand(env), versionCommand())
 	return root
 }

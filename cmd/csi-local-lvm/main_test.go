@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -20,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/yaml"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -228,5 +231,46 @@ func TestAdoptRefusesBadFlags(t *testing.T) {
 		if _, err := execute(noEnv, args...); !errors.Is(err, volume.ErrInvalid) {
 			t.Errorf("%v: %v", args, err)
 		}
+	}
+}
+
+// Without a driver, and whatever of LVM this machine has, status says what it knows.
+func TestStatus(t *testing.T) {
+	folder := t.TempDir()
+	common := []string{"status", "--state-dir=" + folder, "--node-name=n", "--volume-groups=no-such-group-here"}
+	for _, output := range []string{"json", "yaml"} {
+		out, err := execute(noEnv, append(slices.Clone(common), "-o", output)...)
+		var report map[string]any
+		if err != nil || yaml.Unmarshal([]byte(out), &report) != nil || report["node"] != "n" || report["driverName"] != driver.Default().DriverName || report["volumes"] == nil {
+			t.Errorf("%s: %v\n%s", output, err, out)
+		}
+	}
+	out, err := execute(noEnv, common...)
+	if err != nil || !strings.Contains(out, "not running") || strings.Contains(out, "\x1b") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 0 {
+		t.Errorf("it left %v in the state folder: %v", entries, err)
+	}
+	for _, bad := range []string{"--output=xml", "--watch=1ms", "--node-name=a b", "--lvm-exec=chroot", "--driver-name=a b", "extra"} {
+		if _, err := execute(noEnv, append(slices.Clone(common), bad)...); err == nil {
+			t.Errorf("%s passes", bad)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var out bytes.Buffer
+	n := 0
+	err := repeat(ctx, time.Millisecond, &out, func(_ context.Context, w io.Writer) error {
+		if n++; n == 3 {
+			cancel()
+		}
+		_, err := fmt.Fprintln(w, n)
+		return err
+	})
+	if err != nil || out.String() != "1\n2\n" {
+		t.Errorf("%v %q", err, out.String())
 	}
 }

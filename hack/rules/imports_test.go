@@ -28,6 +28,7 @@ var mayImport = map[string][]string{
 	"pkg/health":     {"pkg/volume", "pkg/ask"},
 	"pkg/copy":       {"pkg/volume", "pkg/effect"},
 	"pkg/status":     {"pkg/volume", "pkg/ask", "pkg/journal", "pkg/health"},
+	"pkg/show":       {"pkg/journal", "pkg/status"},
 	"pkg/metrics":    {"pkg/volume", "pkg/effect", "pkg/journal", "pkg/health", "pkg/status"},
 	"pkg/lifecycle":  {"pkg/volume", "pkg/journal", "pkg/keylock"},
 	"pkg/adopt":      {"pkg/volume"},

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/show"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+	outputYAML  = "yaml"
+)
+
+func statusCommand(env func(string) string) *cobra.Command {
+	told := driver.Config{NodeName: env("NODE_NAME")}
+	output, watch := outputTable, time.Duration(0)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the volume groups, the volumes, and what is pending",
+		Long: "Show the volume groups and pools, each volume, how far it has come and how it is, pending teardowns and who holds them, and copies.\n" +
+			"It changes nothing, works beside the running driver and without one, and asks LVM and the kernel itself.",
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVarP(&output, "output", "o", output, "table, json or yaml")
+	flags.DurationVar(&watch, "watch", watch, "show it again and again, this long apart (--watch alone: 2s)")
+	flags.Lookup("watch").NoOptDefVal = "2s"
+	besideFlags(flags, &told)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		write, err := printer(output, func() show.Options { return terminal(cmd.OutOrStdout(), env) })
+		if err != nil {
+			return err
+		}
+		if watch != 0 && watch < 100*time.Millisecond {
+			return volume.Invalid("--watch", watch.String(), "give at least 100ms")
+		}
+		collect, err := collector(cmd.Context(), told)
+		if err != nil {
+			return err
+		}
+		return repeat(cmd.Context(), watch, cmd.OutOrStdout(), func(ctx context.Context, out io.Writer) error { return write(out, collect(ctx)) })
+	}
+	return cmd
+}
+
+// besideFlags are those of commands beside the driver. What is not given is as the running driver has it.
+func besideFlags(flags *pflag.FlagSet, c *driver.Config) {
+	flags.StringVar(&c.StateDir, "state-dir", driver.Default().StateDir, "the driver's folder of the journal")
+	flags.StringSliceVar(&c.VolumeGroups, "volume-groups", nil, "the driver's volume groups (default: as the running driver has them; without one, all that hold volumes of it)")
+	flags.StringVar(&c.NodeName, "node-name", c.NodeName, "name of the Kubernetes node (default: the environment's NODE_NAME, else as the running driver has it, else the host's name)")
+	flags.StringVar(&c.DriverName, "driver-name", "", "name of the driver (default: as the running driver has it, else "+driver.Default().DriverName+")")
+	flags.StringVar(&c.KubeletDir, "kubelet-dir", "", "kubelet's root folder (default: as the running driver has it, else "+driver.Default().KubeletDir+")")
+	flags.StringVar(&c.LVMExec, "lvm-exec", "", "where LVM's programs run: container, or host (default: as the running driver has it, else "+driver.Default().LVMExec+")")
+}
+
+// collector gives what makes reports.
+func collector(ctx context.Context, told driver.Config) (func(context.Context) *status.Report, error) {
+	cfg, _, all, err := driver.Beside(ctx, told)
+	if err != nil {
+		return nil, err
+	}
+	backend, err := driver.Reader(cfg)
+	if err != nil {
+		return nil, err
+	}
+	sources, err := driver.Sources(cfg, backend, func(ctx context.Context) (*status.Live, error) { return status.AskDriver(ctx, cfg.StateDir) })
+	if err != nil {
+		return nil, err
+	}
+	c := status.New(sources)
+	return func(ctx context.Context) *status.Report { return driver.Collect(ctx, c, all) }, nil
+}
+
+// printer gives what writes a report in the format.
+func printer(output string, screen func() show.Options) (func(io.Writer, *status.Report) error, error) {
+	switch output {
+	case outputTable:
+		return func(w io.Writer, r *status.Report) error { return show.Status(w, r, screen()) }, nil
+	case outputJSON, outputYAML:
+		return func(w io.Writer, r *status.Report) error { return writeAs(w, output, r) }, nil
+	}
+	return nil, volume.Invalid("--output", output, "known are table, json and yaml")
+}
+
+func writeAs(w io.Writer, output string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err == nil && output == outputYAML {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, strings.TrimRight(string(text), "\n"))
+	return err
+}
+
+// terminal tells what the reader can see. Without a terminal there is no width, and there are no colours; https://no-color.org.
+func terminal(w io.Writer, env func(string) string) show.Options {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return show.Options{}
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 {
+		width = 80
+	}
+	locale := env("LC_ALL") + env("LC_CTYPE") + env("LANG")
+	return show.Options{Width: width, Color: env("NO_COLOR") == "" && env("TERM") != "dumb", Unicode: strings.Contains(strings.ToUpper(locale), "UTF-8")}
+}
+
+// emptied makes a terminal empty, and begins at its top.
+const emptied = "\x1b[H\x1b[2J"
+
+// repeat writes once, or so long apart until ctx ends.
+func repeat(ctx context.Context, apart time.Duration, w io.Writer, write func(context.Context, io.Writer) error) error {
+	if apart == 0 {
+		return write(ctx, w)
+	}
+	f, ok := w.(*os.File)
+	onTerminal := ok && term.IsTerminal(int(f.Fd()))
+	for {
+		var page bytes.Buffer
+		err := write(ctx, &page)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // whoever looked has seen enough
+		}
+		if err != nil {
+			return err
+		}
+		if onTerminal {
+			_, err = io.WriteString(w, emptied)
+		}
+		if err == nil {
+			_, err = page.WriteTo(w)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(apart):
+		}
+	}
+}
