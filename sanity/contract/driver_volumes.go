@@ -255,9 +255,12 @@ func listVolumes(t *testing.T, h Harness) {
 	e := c.inline("unlisted")
 	c.ok(e.publish())
 	byID := map[string]pv{}
-	for i := range 5 {
+	add := func(i int) {
 		v := c.create(fmt.Sprintf("list-%d", i), 4<<20, blockCapability(), nil)
 		byID[v.id] = v
+	}
+	for i := range 5 {
+		add(i)
 	}
 	var got []string
 	token := ""
@@ -274,8 +277,9 @@ func listVolumes(t *testing.T, h Harness) {
 		if token = r.GetNextToken(); token == "" {
 			break
 		}
-		if page == 0 { // the volume that the token is about goes; the token stays good
+		if page == 0 { // the volume that the token is about goes, and another comes; the token stays good
 			c.ok(c.delete(got[len(got)-1]))
+			add(5)
 		}
 	}
 	if want := slices.Sorted(maps.Keys(byID)); !slices.Equal(got, want) {
