@@ -221,3 +221,80 @@ func (h *realHarness) syncFolder(path string) error {
 	defer func() { _ = f.Close() }()
 	return f.Sync()
 }
+
+// A disk has an error, of which the kernel takes note.
+func TestHealthOfAnErringDisk(t *testing.T) {
+	h := newRealHarness(t).(*realHarness)
+	sh(t, "modprobe", "sd_mod") // there is no udev that would
+	before := blockDevices(t)
+	sh(t, "modprobe", "scsi_debug", "dev_size_mb=64", "opts=2") // 2: sector 4660 cannot be read
+	var disk string
+	for end := time.Now().Add(bound); disk == ""; <-time.Tick(10 * time.Millisecond) {
+		for b := range blockDevices(t) {
+			if _, err := os.Stat("/dev/" + b); err == nil && !before[b] && strings.HasPrefix(b, "sd") {
+				disk = "/dev/" + b
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatal("no SCSI disk")
+		}
+	}
+	lvm(t, "vgextend", "-y", "-q", realVG, disk)
+	defer func() {
+		lvm(t, "vgreduce", realVG, disk)
+		sh(t, "modprobe", "-r", "scsi_debug")
+	}()
+	h.Start(t)
+	c := co{h, t}
+	c.want("at first", "", c.storageReasons)
+	sh(t, "sh", "-c", "! dd if="+disk+" of=/dev/null bs=512 skip=4660 count=1 iflag=direct")
+	c.want("after an error", "STORAGE_DEGRADED DiskErrors", c.storageReasons)
+	h.Stop(t)
+}
+
+// A thin pool is full, and then the disk of its metadata takes no more writes.
+func TestHealthOfAThinPool(t *testing.T) {
+	h := newRealHarness(t).(*realHarness)
+	lvm(t, "lvcreate", "-y", "-q", "--type", "thin-pool", "-L", "64m", "-n", "small", realVG)
+	lvm(t, "lvchange", "-y", "-q", "--errorwhenfull", "y", realVG+"/small") // lvcreate takes no such option
+	h.Start(t)
+	c := co{h, t}
+	id, target := c.published("thin", true, "type", "thin", "thinPool", "small")
+	ask := func() []string { return c.reasons(id, target) }
+	c.want("at first", "", ask)
+
+	lvm(t, "lvcreate", "-y", "-q", "-V", "64m", "-T", realVG+"/small", "-n", "greedy") // more than there is
+	other := "/dev/mapper/" + volume.DMName(volume.Ref{VG: realVG, LV: "greedy"})
+	own := "/dev/mapper/" + volume.DMName(volume.Ref{VG: realVG, LV: "thin"})
+	fill := func(device string) string {
+		return "dd if=/dev/zero of=" + device + " bs=1M count=64 oflag=direct conv=notrunc,nocreat"
+	}
+	sh(t, "sh", "-c", fill(other))
+	c.want("all blocks are used", "DEGRADED ThinPoolFull", ask)
+	sh(t, "sh", "-c", "! "+fill(own))
+	c.want("a write has met that", "INACCESSIBLE ThinPoolFull", ask)
+	c.want("a write has met that", "STORAGE_DEGRADED ThinPoolFull", c.storageReasons)
+	lvm(t, "lvremove", "-f", "-y", realVG+"/greedy")
+	c.want("there is room again", "", ask)
+	c.want("there is room again", "", c.storageReasons)
+
+	metadata := disksBelow(t, kernelName(t, "/dev/mapper/"+volume.DMName(volume.Ref{VG: realVG, LV: "small_tmeta"})))
+	sh(t, "modprobe", "dm-flakey")
+	mend := h.swapDisks(t, fmt.Sprintf("0 %d flakey %%[1]s %%[2]d 0 60 1 error_writes", pvBytes/512), metadata...)
+	sh(t, "sh", "-c", fill(own)+" || true")
+	c.want("no metadata can be written", "ThinPoolNeedsCheck", ask)
+	c.want("no metadata can be written", "STORAGE_DEGRADED ThinPoolReadOnly", c.storageReasons)
+	mend()
+	c.repeat(func() error { return c.unpublish(t.Context(), id, target) })
+	c.repeat(func() error { return c.unstage(id) })
+	lvm(t, "lvchange", "-an", realVG+"/thin")
+	lvm(t, "lvchange", "-an", realVG+"/small")
+	lvm(t, "lvconvert", "-y", "--repair", realVG+"/small")
+	// thin_repair of thin-provisioning-tools 0.9 keeps the mark.
+	sh(t, "lvm", "lvchange", "--config", tuned+` global{thin_check_options=["-q","--clear-needs-check-flag"]}`, "-ay", realVG+"/thin")
+	must(t, c.stage(id, true))
+	must(t, c.publish(id, target, true))
+	c.want("repaired", "", ask)
+	c.want("repaired", "", c.storageReasons)
+	c.gone(id, target)
+}

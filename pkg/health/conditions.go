@@ -93,7 +93,7 @@ var remedies = map[Reason]string{
 	ThinPoolFull:               "lvextend the pool, or delete volumes",
 	ThinPoolMetadataNearlyFull: "lvextend --poolmetadatasize",
 	ThinPoolReadOnly:           "deactivate it; lvconvert --repair",
-	ThinPoolNeedsCheck:         "deactivate it; lvconvert --repair",
+	ThinPoolNeedsCheck:         "deactivate it; lvconvert --repair; activate it with thin_check --clear-needs-check-flag",
 	ThinPoolFailed:             "deactivate it; lvconvert --repair",
 	ThinVolumeFailed:           "deactivate its pool; lvconvert --repair",
 
