@@ -162,6 +162,41 @@ func TestKilledLvcreate(t *testing.T) {
 	}
 }
 
+// lvcreate is killed while it makes a snapshot of a volume in use, thin and thick, at several moments. case B15
+func TestKilledSnapshot(t *testing.T) {
+	c := startReal(t)
+	for _, params := range [][]string{{}, {"type", "thin", "thinPool", c.Pool()}} {
+		id, target := c.published("origin", false, params...)
+		must(t, c.WriteFile(target+"/f", "kept"))
+		for _, after := range []string{"0.05", "0.1", "0.2", "0.3", "0.4"} {
+			snapshot := func() (string, error) {
+				r, err := c.Controller().CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "killed", SourceVolumeId: id})
+				return r.GetSnapshot().GetSnapshotId(), err
+			}
+			mend := c.putBefore("lvcreate", `"$real" "$@" & pid=$!; sleep `+after+`; kill -9 $pid; wait $pid; exit $?`)
+			_, err := snapshot()
+			mend()
+			t.Logf("%v after %s s: %v", params, after, err)
+			if code := status.Code(err); code != codes.OK && code != codes.Internal && code != codes.Aborted {
+				t.Errorf("%v after %s s: %v", params, after, err)
+			}
+			var made string
+			c.repeat(func() error { made, err = snapshot(); return err })
+			if got, err := c.ReadFile(target + "/f"); got != "kept" || err != nil {
+				t.Errorf("the origin holds %q, %v", got, err)
+			}
+			must(t, c.WriteFile(target+"/g", after))
+			must(t, c.h.Sync(target+"/g"))
+			c.repeat(func() error {
+				_, err := c.Controller().DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made})
+				return err
+			})
+		}
+		c.gone(id, target)
+		c.wantNothing("after an lvcreate -s that was killed")
+	}
+}
+
 // LVM is noisy, and says nothing that is wrong.
 func TestNoisyLVM(t *testing.T) {
 	c := startReal(t)
