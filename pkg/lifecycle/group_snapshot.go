@@ -85,7 +85,7 @@ func (l *Lifecycle) memberSpecs(ctx context.Context, group volume.Ref, name stri
 			Origin: origin, Created: now, CopyOnWrite: store, Group: volume.Membership{Ref: group, Members: len(sources)},
 		})
 	}
-	return specs, l.writeOut(ctx, origins...)
+	return specs, l.sync(ctx, origins) // what is written now need not be while writers are held
 }
 
 // sameGroup is nil where the snapshots are of these sources (CSI spec, CreateVolumeGroupSnapshot: ALREADY_EXISTS).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -51,8 +52,16 @@ func (l *Lifecycle) source(ctx context.Context, r volume.Ref, k volume.Kind) (vo
 // Of a mounted btrfs a snapshot shows what it last committed; so it commits now.
 // None lacks what was written before the CO asked.
 func (l *Lifecycle) writeOut(ctx context.Context, origins ...volume.LV) error {
-	for _, lv := range origins {
-		if f, ok := lv.Tags.Format(); !ok || f.FS != volume.Btrfs || lv.Tags.Kind != volume.Persistent {
+	return l.sync(ctx, slices.DeleteFunc(slices.Clone(origins), func(lv volume.LV) bool {
+		f, _ := lv.Tags.Format()
+		return f.FS != volume.Btrfs
+	}))
+}
+
+// sync has the file systems that are mounted on volumes write out what they hold in memory.
+func (l *Lifecycle) sync(ctx context.Context, volumes []volume.LV) error {
+	for _, lv := range volumes {
+		if f, ok := lv.Tags.Format(); !ok || f.FS == "" || lv.Tags.Kind != volume.Persistent {
 			continue
 		}
 		at, err := l.mountedAt(ctx, lv.Ref)
