@@ -28,6 +28,9 @@ VM_SKIP ?=
 hard_tests = KilledLVM \
 	KilledLvcreate \
 	KilledLvextend \
+	KilledSnapshot \
+	KilledWhileVolumesAreHeld \
+	VolumesAreHeldForTenSecondsAtMost \
 	StoppedLVM \
 	DeadDisks \
 	HungDisks \
@@ -47,6 +50,8 @@ hard_tests = KilledLVM \
 	SharedMounts \
 	HealthOfAHungDisk \
 	HealthOfAPulledDisk \
+	HealthOfAnErringDisk \
+	HealthOfAThinPool \
 	HealthOfABtrfs \
 	CopyOnRealDevices
 hard_suite = AccessModes \

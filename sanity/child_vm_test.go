@@ -33,10 +33,14 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childConfig) == "" {
+	run := runDriver
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == driver.GuardCommand:
+		run = driver.Guard
+	case os.Getenv(childConfig) == "":
 		os.Exit(m.Run())
 	}
-	if err := runDriver(); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

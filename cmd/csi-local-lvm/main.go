@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 )
 
 func main() {
@@ -53,6 +55,16 @@ func command(env func(string) string) *cobra.Command {
 		SilenceErrors: true, // main prints them
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(serveCommand(env), statusCommand(env), adoptCommand(env), versionCommand())
+	root.AddCommand(serveCommand(env), statusCommand(env), adoptCommand(env), versionCommand(), guardCommand())
 	return root
+}
+
+// guardCommand is run by the driver beside itself, while it holds volumes for the snapshots of a group.
+func guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    driver.GuardCommand,
+		Args:   cobra.NoArgs,
+		Hidden: true,
+		RunE:   func(*cobra.Command, []string) error { return driver.Guard() },
+	}
 }

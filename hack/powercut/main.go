@@ -21,6 +21,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 )
 
 func main() {
@@ -36,6 +38,8 @@ func command(args []string) error {
 		return runNode(args[1], len(args) > 2)
 	case len(args) == 2 && args[0] == "driver":
 		return runDriver(args[1])
+	case len(args) == 1 && args[0] == driver.GuardCommand: // started by the driver
+		return driver.Guard()
 	}
 	flags := flag.NewFlagSet("powercut", flag.ContinueOnError)
 	h := host{}

@@ -12,7 +12,7 @@ import (
 )
 
 // Real gives the LVM and the kernel of this machine. effects is passed by every change they make; nil in production.
-// Nothing is run before the first question.
+// Nothing is run before the first question. The program must run Guard where it is called with GuardCommand.
 func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	prefix, err := execPrefix(cfg.LVMExec, os.Getpid())
 	if err != nil {
@@ -25,6 +25,7 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	watch := &run.Watch{}
 	groups, err := lvm.New(&run.Local{Prefix: prefix, Effects: effects, Watch: watch}, lvm.Config{
 		Owner: cfg.DriverName, VolumeGroups: cfg.VolumeGroups, ThinOvercommit: cfg.ThinOvercommit, Effects: effects,
+		Guard: []string{"/proc/self/exe", GuardCommand},
 	})
 	if err != nil {
 		return Backend{}, err
@@ -35,6 +36,13 @@ func Real(cfg Config, effects effect.Seam) (Backend, error) {
 	copier := copy.New(copy.Config{Effects: effects, Unwritten: groups.Unwritten, BytesPerSecond: rate})
 	return Backend{LVM: groups, Mounts: host, Paths: host, Filesystems: host, Copier: copier, Cgroups: host, Programs: watch}, nil
 }
+
+// GuardCommand is the argument with which the driver starts its own program once more, beside itself, while it holds volumes for the
+// snapshots of a group.
+const GuardCommand = "guard"
+
+// Guard is what that does: see lvm.Guard.
+func Guard() error { return lvm.Guard(os.Stdin, os.Stdout) }
 
 // execPrefix is what goes before LVM's argument vectors. For ExecHost that is nsenter(1) into three namespaces of
 // process 1, which must be the host's (hostPID in the pod):

@@ -30,6 +30,9 @@ type Config struct {
 	ThinOvercommit float64
 	// Effects is passed by the changes that are no programs: a missing device node that is made.
 	Effects effect.Seam
+	// Guard is the argument vector of a program that runs Guard, and so keeps a killed driver from leaving devices suspended. Empty:
+	// they stay so until Resume.
+	Guard []string
 }
 
 // LVM is the volume groups of this machine, as far as Config.VolumeGroups names them. It is safe for use by several
