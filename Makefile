@@ -3,10 +3,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test manifests lint unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
+.PHONY: help setup build demo test image imagetest manifests lint unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+IMAGE ?= ghcr.io/csi-local-lvm/csi-local-lvm:$(VERSION)
+IMAGE_FLAGS ?=
+ENGINE ?= docker
 static := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 lint := go tool -modfile=hack/tools/go.mod golangci-lint
 
@@ -124,12 +128,22 @@ test: FUZZ = 5000
 test: VM_SKIP = $(hard)
 test: setup lint unit fuzz sweepfake vm ## run the whole suite: setup, lint, unit, fuzz (short), sweepfake, vm
 
+image: ## build the container image (IMAGE=name:tag ENGINE=docker, podman or buildah; IMAGE_FLAGS="--platform linux/amd64,linux/arm64")
+	@$(step) "image $(IMAGE)" $(ENGINE) build --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) -t $(IMAGE) $(IMAGE_FLAGS) .
+
+imagetest: ## build the image without a registry, and start it (as root)
+	@hack/setup image
+	@rm -rf --one-file-system bin/image
+	@$(step) "build the image" env VERSION=$(VERSION) REVISION=$(REVISION) hack/image $(CURDIR)/bin/image
+	@$(step) "start the image" env IMAGE=$(CURDIR)/bin/image go test -C hack/deploy -tags image -count=1 -run 'Image|Programs|OtherArchitecture' .
+
 manifests: ## render the chart into deploy/kubernetes
-	@$(step) manifests go run -C hack/chart . $(CURDIR)
+	@$(step) manifests go run -C hack/deploy . $(CURDIR)
 
 lint: ## check style, rules and scripts
-	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/demo.sh .ci/run
+	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
+	@$(step) "lint: chart and manifests" go test -C hack/deploy .
 
 unit: ## run the tests that need no root and no LVM
 	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...

@@ -1,4 +1,4 @@
-// Command chart renders the Helm chart into the plain manifests of deploy/kubernetes ("make manifests"). Its tests are what
+// Command deploy renders the Helm chart into the plain manifests of deploy/kubernetes ("make manifests"). Its tests are what
 // judges the chart. It is a module of its own, because Helm and the types of Kubernetes have no place in the driver's.
 package main
 
@@ -29,11 +29,11 @@ const (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: chart ROOT\nrenders ROOT/"+chartDir+" into ROOT/"+manifestsDir)
+		fmt.Fprintln(os.Stderr, "usage: deploy ROOT\nrenders ROOT/"+chartDir+" into ROOT/"+manifestsDir)
 		os.Exit(2)
 	}
 	if err := renderAll(os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "chart:", err)
+		fmt.Fprintln(os.Stderr, "deploy:", err)
 		os.Exit(1)
 	}
 }
