@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,7 +19,12 @@ import (
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	if err := mainErr(command(os.Getenv), signals); err != nil {
+	err := mainErr(command(os.Getenv), signals)
+	var silent exitStatus
+	if errors.As(err, &silent) {
+		os.Exit(int(silent))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "csi-local-lvm:", err)
 		os.Exit(1)
 	}
@@ -55,7 +61,7 @@ func command(env func(string) string) *cobra.Command {
 		SilenceErrors: true, // main prints them
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(serveCommand(env), statusCommand(env), adoptCommand(env), versionCommand(), guardCommand())
+	root.AddCommand(serveCommand(env), statusCommand(env), doctorCommand(env), adoptCommand(env), versionCommand(), guardCommand())
 	return root
 }
 

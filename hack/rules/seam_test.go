@@ -25,7 +25,7 @@ var looking = map[string]string{
 	"os": "DirFS Environ Executable Exit Getenv Getpagesize Getpid Geteuid Getuid Getwd Hostname IsExist IsNotExist LookupEnv Lstat NewFile Open " +
 		"ReadDir ReadFile Readlink SameFile Stat",
 	"golang.org/x/sys/unix": "Access ByteSliceToString Close Faccessat Flock Fsopen FsconfigSetFlag FsconfigSetString Fstat Fstatat Getpid IoctlLoopGetStatus64 Lstat Major Minor " +
-		"Mkdev Poll Pread Read Readlink Seek SetNonblock Stat Statfs Statx ClockGettime",
+		"Mkdev Poll Pread Read Readlink Seek SetNonblock Stat Statfs Statx ClockGettime Uname",
 	"syscall": "",
 }
 
@@ -37,15 +37,16 @@ const opening = int64(os.O_WRONLY | os.O_RDWR | os.O_CREATE | os.O_TRUNC | os.O_
 
 // unseamed are the functions in which something is changed, or may be, without the seam; each with the reason.
 var unseamed = map[string]string{
-	"pkg/driver lockState": "comes before all else at the start; the folder and the lock file mean nothing by themselves",
-	"pkg/rpc private":      "the socket is made anew at each start",
-	"pkg/rpc Remove":       "as private",
-	"pkg/rpc clearPath":    "as private",
-	"pkg/status listen":    "as private",
-	"pkg/copy openBlock":   "opens; what is written passes the seam by halves",
-	"pkg/lvm Guard":        "a process beside the driver, which changes itself",
-	"pkg/lvm ioctl":        "ioctls that ask; and messages to targets, which pass the seam where they are sent",
-	"pkg/mount ioctlAsk":   "ioctls that ask",
+	"pkg/driver lockState":   "comes before all else at the start; the folder and the lock file mean nothing by themselves",
+	"pkg/rpc private":        "the socket is made anew at each start",
+	"pkg/rpc Remove":         "as private",
+	"pkg/rpc clearPath":      "as private",
+	"cmd/csi-local-lvm pack": "the file that --bundle names, which must not be there before",
+	"pkg/status listen":      "as private",
+	"pkg/copy openBlock":     "opens; what is written passes the seam by halves",
+	"pkg/lvm Guard":          "a process beside the driver, which changes itself",
+	"pkg/lvm ioctl":          "ioctls that ask; and messages to targets, which pass the seam where they are sent",
+	"pkg/mount ioctlAsk":     "ioctls that ask",
 }
 
 // Whatever the driver changes outside its memory passes the effect seam, or the fault sweep does not see it: each use of a

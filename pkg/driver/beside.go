@@ -84,3 +84,29 @@ func Collect(ctx context.Context, c *status.Collector, all bool) *status.Report 
 	})
 	return r
 }
+
+// Hands carries out what doctor mends, over a backend that may change things.
+type Hands struct{ Backend Backend }
+
+// Activate implements doctor.Hands.
+func (h Hands) Activate(ctx context.Context, r volume.Ref) error {
+	return h.Backend.LVM.Activate(ctx, r)
+}
+
+// Resume implements doctor.Hands.
+func (h Hands) Resume(ctx context.Context) ([]volume.Ref, error) { return h.Backend.LVM.Resume(ctx) }
+
+// RemoveInline implements doctor.Hands. LVM checks name, owner and kind under its own lock.
+func (h Hands) RemoveInline(ctx context.Context, r volume.Ref) error {
+	return h.Backend.LVM.Remove(ctx, r, volume.Inline)
+}
+
+// Unmount implements doctor.Hands.
+func (h Hands) Unmount(ctx context.Context, path string) error {
+	return h.Backend.Mounts.Unmount(ctx, path)
+}
+
+// RemoveTarget implements doctor.Hands.
+func (h Hands) RemoveTarget(ctx context.Context, path string) error {
+	return h.Backend.Paths.Remove(ctx, path)
+}

@@ -107,6 +107,9 @@ var remedies = map[Reason]string{
 	FilesystemHung:     "look at its disks and the kernel's log",
 }
 
+// Remedy says what to do about a reason, in few words; "" for one that is not known.
+func Remedy(r Reason) string { return remedies[r] }
+
 // Reasons gives all reasons, sorted.
 func Reasons() []Reason {
 	var out []Reason

@@ -234,3 +234,9 @@ func NotFound(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && (errors.Is(e.Err, exec.ErrNotFound) || errors.Is(e.Err, fs.ErrNotExist))
 }
+
+// Found reports whether there is a program of that name in PATH.
+func Found(name string) bool {
+	_, err := exec.LookPath(name)
+	return err == nil
+}

@@ -64,13 +64,17 @@ func (o Options) snip(s string, most int) string {
 	return string(runes[:(left+1)/2]) + dots + string(runes[len(runes)-left/2:])
 }
 
-// wrapped writes a paragraph whose first line begins with lead, and the others as far in.
+// wrapped writes lines, the first of which begins with lead, and the others as far in; each is broken where it is too long.
 func (o Options) wrapped(w io.Writer, lead, s string) error {
 	in := text.StringWidthWithoutEscSequences(lead)
-	if o.Width > in+10 {
-		s = text.WrapSoft(s, o.Width-in)
+	var lines []string
+	for line := range strings.SplitSeq(s, "\n") {
+		if o.Width > in+10 {
+			line = text.WrapSoft(line, o.Width-in)
+		}
+		lines = append(lines, strings.Split(line, "\n")...)
 	}
-	for i, line := range strings.Split(s, "\n") {
+	for i, line := range lines {
 		if i > 0 {
 			lead = strings.Repeat(" ", in)
 		}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/doctor"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/show"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
+)
+
+// consultation is what the flags of "doctor" say, and what comes of them.
+type consultation struct {
+	told       driver.Config
+	output     string
+	cluster    bool
+	kubeconfig string
+	fix, yes   bool
+	bundle     string
+	word       string // what is asked about; "": everything
+
+	cfg  driver.Config
+	look func(context.Context) (*doctor.Facts, error)
+	in   io.Reader
+	out  io.Writer
+	env  func(string) string
+}
+
+func doctorCommand(env func(string) string) *cobra.Command {
+	c := &consultation{told: driver.Config{NodeName: env("NODE_NAME")}, output: outputTable, env: env}
+	cmd := &cobra.Command{
+		Use:   "doctor [VOLUME|TARGET|POD-UID]",
+		Short: "Say what does not fit together, and mend what is safe to mend",
+		Long: "Lay side by side what kubelet and Kubernetes want, what the journal intends, what the kernel shows and what LVM holds, and name each disagreement with its remedy.\n" +
+			"Without --fix it changes nothing. The exit status is 0: nothing is wrong; 2: warnings; 3: faults; 1: it could not be found out.",
+		Args: cobra.MaximumNArgs(1),
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVarP(&c.output, "output", "o", c.output, "table, json or yaml")
+	flags.BoolVar(&c.cluster, "cluster", false, "ask Kubernetes too, with kubectl as it is set up here: PersistentVolumes, pods, attachments, snapshots")
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "as --cluster, with this kubeconfig")
+	flags.BoolVar(&c.fix, "fix", false, "carry out the safe remedies, one by one, each after a question")
+	flags.BoolVar(&c.yes, "yes", false, "with --fix: without questions")
+	flags.StringVar(&c.bundle, "bundle", "", "pack all facts, without secrets, into this file (tar.gz), for a bug report")
+	besideFlags(flags, &c.told)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c.in, c.out = cmd.InOrStdin(), cmd.OutOrStdout()
+		if len(args) == 1 {
+			c.word = args[0]
+		}
+		return c.run(cmd.Context())
+	}
+	return cmd
+}
+
+func (c *consultation) run(ctx context.Context) error {
+	if c.output != outputTable && c.output != outputJSON && c.output != outputYAML {
+		return volume.Invalid("--output", c.output, "known are table, json and yaml")
+	}
+	if c.yes && !c.fix {
+		return volume.Invalid("--yes", "true", "it is for --fix")
+	}
+	if c.fix && !c.yes && !isTerminal(c.in) {
+		return volume.Invalid("--fix", "true", "there is no terminal to ask on; give --yes, after a look at what it would do")
+	}
+	if err := c.prepare(ctx); err != nil {
+		return err
+	}
+	facts, err := c.look(ctx)
+	if err != nil {
+		return err
+	}
+	all := doctor.Examine(facts)
+	if c.bundle != "" {
+		if err := c.pack(facts, all); err != nil {
+			return err
+		}
+	}
+	volumes, findings := []status.Volume(nil), all
+	if c.word != "" {
+		if volumes = doctor.About(facts, c.word); len(volumes) == 0 {
+			if findings = doctor.Of(all, c.word, nil); !mentions(findings, c.word) {
+				return fmt.Errorf("%w: neither a volume of the driver nor a path or pod of one is named %s; csi-local-lvm status lists them", volume.ErrNotFound, c.word)
+			}
+		}
+		findings = doctor.Of(all, c.word, volumes)
+	}
+	if err := c.print(facts, volumes, findings); err != nil {
+		return err
+	}
+	if c.fix {
+		if findings, err = c.mend(ctx, findings); err != nil {
+			return err
+		}
+	}
+	if worst := doctor.Worst(findings); worst != doctor.Note {
+		return exitStatus(worst)
+	}
+	return nil
+}
+
+func mentions(findings []doctor.Finding, word string) bool {
+	for _, f := range findings {
+		if strings.Contains(f.Subject+f.Sentence, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// prepare finds out whom to ask.
+func (c *consultation) prepare(ctx context.Context) error {
+	if c.look != nil {
+		return nil
+	}
+	cfg, _, all, err := driver.Beside(ctx, c.told)
+	if err != nil {
+		return err
+	}
+	backend, err := driver.Reader(cfg)
+	if err != nil {
+		return err
+	}
+	sources, err := driver.Sources(cfg, backend, func(ctx context.Context) (*status.Live, error) { return status.AskDriver(ctx, cfg.StateDir) })
+	if err != nil {
+		return err
+	}
+	collector := status.New(sources)
+	report := func(ctx context.Context) *status.Report { return driver.Collect(ctx, collector, all) }
+	c.cfg = cfg
+	c.look = func(ctx context.Context) (*doctor.Facts, error) {
+		f := doctor.Gather(ctx, doctor.Here(cfg.KubeletDir, cfg.DriverName), builtVersion(), collector, report)
+		if !c.cluster && c.kubeconfig == "" {
+			return f, nil
+		}
+		f.Cluster, err = doctor.AskCluster(ctx, &run.Local{}, c.kubeconfig, cfg.DriverName, cfg.NodeName)
+		return f, err
+	}
+	return nil
+}
+
+func (c *consultation) print(facts *doctor.Facts, volumes []status.Volume, findings []doctor.Finding) error {
+	if c.output == outputTable {
+		return show.Doctor(c.out, facts, volumes, findings, terminal(c.out, c.env))
+	}
+	return writeAs(c.out, c.output, struct {
+		Volumes  []status.Volume  `json:"volumes,omitempty"`
+		Findings []doctor.Finding `json:"findings"`
+	}{volumes, findings})
+}
+
+// pack writes the bundle into a new file that only the owner may read.
+func (c *consultation) pack(facts *doctor.Facts, all []doctor.Finding) (err error) {
+	f, err := os.OpenFile(c.bundle, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("--bundle: %w", err)
+	}
+	err = doctor.Bundle(f, facts, all, c.cfg.StateDir)
+	return errors.Join(err, f.Close())
+}
+
+// mend carries out the fixes, and gives what is left.
+func (c *consultation) mend(ctx context.Context, findings []doctor.Finding) ([]doctor.Finding, error) {
+	backend, err := driver.Real(c.cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.mendWith(ctx, findings, driver.Hands{Backend: backend})
+}
+
+func (c *consultation) mendWith(ctx context.Context, findings []doctor.Finding, h doctor.Hands) (left []doctor.Finding, err error) {
+	lines := bufio.NewReader(c.in)
+	for _, f := range findings {
+		if f.Fix == nil {
+			left = append(left, f)
+			continue
+		}
+		if !c.agreed(lines, f) {
+			left = append(left, f)
+			continue
+		}
+		mended, err := doctor.Mend(ctx, f, c.look, h)
+		switch {
+		case err != nil:
+			fmt.Fprintf(c.out, "  not done: %v\n", err) //nolint:errcheck // who has left hears nothing
+			left = append(left, f)
+		case mended:
+			fmt.Fprintln(c.out, "  done") //nolint:errcheck // as above
+		default:
+			fmt.Fprintln(c.out, "  nothing was done: a fresh look does not find it any more") //nolint:errcheck // as above
+		}
+	}
+	return left, nil
+}
+
+// agreed says what is to be done, and asks.
+func (c *consultation) agreed(lines *bufio.Reader, f doctor.Finding) bool {
+	if c.yes {
+		fmt.Fprintf(c.out, "%s: %s\n", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
+		return true
+	}
+	fmt.Fprintf(c.out, "%s: %s? [y/N] ", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
+	answer, _ := lines.ReadString('\n')                         // an end is no
+	return strings.EqualFold(strings.TrimSpace(answer), "y")
+}
+
+func isTerminal(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// exitStatus ends the program without a word: all was said.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

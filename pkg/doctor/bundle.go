@@ -1,0 +1,62 @@
+package doctor
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Bundle writes all facts and findings as a tar.gz, for a bug report: the report of status, what kubelet and Kubernetes want, the findings, the files of the journal, and
+// the mounts of the driver's volumes. There is no secret in it: of Kubernetes' objects and kubelet's files only what rules look at was kept, and
+// of other mounts, whose options may hold passwords, nothing is taken.
+func Bundle(w io.Writer, f *Facts, findings []Finding, stateDir string) error {
+	files := map[string]string{}
+	for name, value := range map[string]any{"facts.json": f, "findings.json": findings} {
+		text, err := json.MarshalIndent(value, "", "  ")
+		if err != nil {
+			return err
+		}
+		files[name] = string(text) + "\n"
+	}
+	var mounts strings.Builder
+	for _, v := range f.Report.Volumes {
+		for _, m := range f.Report.Mounts {
+			if v.Device == fmt.Sprintf("%d:%d", m.Major, m.Minor) {
+				fmt.Fprintf(&mounts, "%s %s %s %s %s\n", v.ID, v.Device, m.Target, m.FS, strings.Join(m.Options, ","))
+			}
+		}
+	}
+	files["mounts.txt"] = mounts.String()
+	records, _ := filepath.Glob(filepath.Join(stateDir, "journal", "*")) // the pattern is right
+	for _, path := range records {
+		if text, err := os.ReadFile(path); err == nil { // a folder, or forgotten meanwhile
+			files["journal/"+filepath.Base(path)] = string(text)
+		}
+	}
+	return pack(w, f, files)
+}
+
+func pack(w io.Writer, f *Facts, files map[string]string) error {
+	zip := gzip.NewWriter(w)
+	out := tar.NewWriter(zip)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		head := &tar.Header{Name: "csi-local-lvm-bundle/" + name, Mode: 0o600, Size: int64(len(files[name])), ModTime: f.Report.Time}
+		if err := out.WriteHeader(head); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(out, files[name]); err != nil {
+			return err
+		}
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return zip.Close()
+}

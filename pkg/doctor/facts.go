@@ -1,0 +1,255 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
+)
+
+// Facts are all that rules look at.
+type Facts struct {
+	Report  *status.Report `json:"report"`
+	Version string         `json:"version"` // of this command
+	Kubelet []Wanted       `json:"kubelet"` // what kubelet wants of the driver, by its files
+	Pods    []string       `json:"pods"`    // the pods that have a folder
+	// PodsKnown: the folder of the pods was read well, and holds something; else that a pod is not in Pods says nothing.
+	PodsKnown bool `json:"podsKnown"`
+	// Forgotten are the targets at which a volume is mounted, and where kubelet surely has no vol_data.json any more.
+	Forgotten []string            `json:"forgotten,omitempty"`
+	Machine   Machine             `json:"machine"`
+	Cluster   *Cluster            `json:"cluster,omitempty"` // nil: Kubernetes was not asked
+	Held      map[string][]string `json:"held,omitempty"`    // by volume id: who uses a volume that is mounted nowhere here
+}
+
+// Wanted is one of kubelet's files vol_data.json that name the driver (kubernetes pkg/volume/csi/csi_mounter.go).
+type Wanted struct {
+	Handle   string    `json:"volumeHandle"`
+	Path     string    `json:"path"` // where the volume is to be mounted
+	PodUID   string    `json:"podUID,omitempty"`
+	Staging  bool      `json:"staging,omitempty"`
+	Written  time.Time `json:"written"`
+	IsFolder bool      `json:"isFolder"` // there is something at the path
+}
+
+// Machine is what the machine offers.
+type Machine struct {
+	Kernel       string   `json:"kernel"`
+	MissingTools []string `json:"missingTools,omitempty"`
+	// Modules by name: those of device-mapper's targets and of file systems that are neither there nor to be found.
+	MissingModules []string `json:"missingModules,omitempty"`
+	LocksApart     bool     `json:"locksApart,omitempty"` // LVM's locks here are not those of process 1
+	Cookies        int      `json:"cookies,omitempty"`    // LVM commands that have waited for udev for longer than a minute
+}
+
+// Where says where to look; tests look elsewhere.
+type Where struct {
+	Proc, Sys, Modules, Locks string
+	KubeletDir                string
+	Driver                    string // the driver's name
+}
+
+// Here is this machine.
+func Here(kubeletDir, driver string) Where {
+	return Where{Proc: "/proc", Sys: "/sys", Modules: "/lib/modules", Locks: "/run/lock/lvm", KubeletDir: kubeletDir, Driver: driver}
+}
+
+// Gather looks at everything but Kubernetes.
+func Gather(ctx context.Context, w Where, version string, c *status.Collector, report func(context.Context) *status.Report) *Facts {
+	f := &Facts{Report: report(ctx), Version: version, Held: map[string][]string{}}
+	f.Pods, f.PodsKnown = w.pods()
+	f.Kubelet = w.wanted()
+	f.Forgotten = forgotten(f.Report)
+	f.Machine = w.machine()
+	const most = 8 // searches through /proc, which take up to two seconds each
+	for _, v := range f.Report.Volumes {
+		if v.Open != 0 && len(v.Mounts) == 0 && !hasPending(f.Report, v) && len(f.Held) < most {
+			if who := c.Held(ctx, v, ""); len(who) != 0 {
+				f.Held[v.ID] = who
+			}
+		}
+	}
+	return f
+}
+
+func hasPending(r *status.Report, v status.Volume) bool {
+	return slices.ContainsFunc(r.Pending, func(p status.Pending) bool { return p.VG == v.VG && p.LV == v.LV })
+}
+
+// pods gives the folders of pods. An empty folder is the mount point of a disk that is not mounted, and says nothing.
+func (w Where) pods() (out []string, known bool) {
+	entries, err := os.ReadDir(filepath.Join(w.KubeletDir, "pods"))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out, err == nil && len(out) != 0
+}
+
+// wanted reads kubelet's files. Those that cannot be read are kubelet's matter.
+func (w Where) wanted() (out []Wanted) {
+	for _, pattern := range []struct {
+		glob, mount string
+		staging     bool
+	}{
+		{"pods/*/volumes/kubernetes.io~csi/*/vol_data.json", "mount", false},
+		{"plugins/kubernetes.io/csi/" + w.Driver + "/*/vol_data.json", "globalmount", true},
+		{"plugins/kubernetes.io/csi/pv/*/vol_data.json", "globalmount", true},
+	} {
+		files, _ := filepath.Glob(filepath.Join(w.KubeletDir, pattern.glob)) // the pattern is right
+		for _, file := range files {
+			var data struct {
+				Driver string `json:"driverName"`
+				Handle string `json:"volumeHandle"`
+			}
+			text, err := os.ReadFile(file)
+			if err != nil || json.Unmarshal(text, &data) != nil || data.Driver != w.Driver {
+				continue
+			}
+			n := Wanted{Handle: data.Handle, Path: filepath.Join(filepath.Dir(file), pattern.mount), Staging: pattern.staging}
+			if !pattern.staging {
+				below, _ := filepath.Rel(filepath.Join(w.KubeletDir, "pods"), file)
+				n.PodUID, _, _ = strings.Cut(below, "/")
+			}
+			if info, err := os.Stat(file); err == nil {
+				n.Written = info.ModTime()
+			}
+			var st unix.Stat_t
+			n.IsFolder = unix.Lstat(n.Path, &st) == nil
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// tools are the programs that the driver runs (README, Requirements).
+var tools = []string{"lvm", "blkid", "mkfs.ext4", "resize2fs", "mkfs.xfs", "xfs_growfs", "mkfs.btrfs", "btrfs", "thin_dump"}
+
+// modules are the kernel's parts for what the driver makes: targets of device-mapper (Documentation/admin-guide/device-mapper) and file systems.
+var modules = []string{"dm_mod", "dm_thin_pool", "dm_raid", "dm_snapshot", "ext4", "xfs", "btrfs"}
+
+func (w Where) machine() (m Machine) {
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	for _, t := range tools {
+		if !run.Found(t) {
+			m.MissingTools = append(m.MissingTools, t)
+		}
+	}
+	m.MissingModules = w.missing(m.Kernel)
+	m.LocksApart = w.locksApart()
+	m.Cookies = w.cookies(time.Now())
+	return m
+}
+
+// missing gives the modules that are neither loaded, nor built in, nor on the disk. Where the folder of the kernel's modules is not there nobody can tell.
+func (w Where) missing(kernel string) (out []string) {
+	folder := filepath.Join(w.Modules, kernel)
+	var known string
+	for _, list := range []string{"modules.builtin", "modules.dep"} {
+		text, err := os.ReadFile(filepath.Join(folder, list))
+		if err != nil {
+			return nil
+		}
+		known += strings.ReplaceAll(string(text), "-", "_")
+	}
+	for _, name := range modules {
+		if _, err := os.Stat(filepath.Join(w.Sys, "module", name)); err == nil || strings.Contains(known, "/"+name+".ko") {
+			continue
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// locksApart compares the folder of LVM's locks with that of process 1, which is the host's where the pod has hostPID.
+func (w Where) locksApart() bool {
+	var ours, its unix.Stat_t
+	if unix.Stat(filepath.Join(w.Proc, "1/root", w.Locks), &its) != nil {
+		return false // cannot be seen, or LVM has never run there
+	}
+	err := unix.Stat(w.Locks, &ours)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && (ours.Dev != its.Dev || ours.Ino != its.Ino)
+}
+
+// cookies counts the semaphores by which LVM commands wait for udev (lvm2 libdm/libdm-common.c: their keys begin with 0x0D4D), a minute old or more
+// (proc(5), /proc/sysvipc/sem: key semid perms nsems uid gid cuid cgid otime ctime).
+func (w Where) cookies(now time.Time) (n int) {
+	file, err := os.Open(filepath.Join(w.Proc, "sysvipc/sem"))
+	if err != nil {
+		return 0
+	}
+	defer file.Close() //nolint:errcheck // opened for reading
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 10 {
+			continue
+		}
+		key, err1 := strconv.ParseInt(fields[0], 10, 64)
+		changed, err2 := strconv.ParseInt(fields[9], 10, 64)
+		if err1 == nil && err2 == nil && uint32(key)>>16 == 0x0d4d && now.Sub(time.Unix(changed, 0)) > time.Minute {
+			n++
+		}
+	}
+	return n
+}
+
+// forgotten looks beside each target that is kubelet's.
+func forgotten(r *status.Report) (out []string) {
+	for _, v := range r.Volumes {
+		for _, m := range v.Mounts {
+			if m.Role != status.TargetRole || filepath.Base(m.Path) != "mount" {
+				continue
+			}
+			_, err := os.Lstat(filepath.Join(filepath.Dir(m.Path), "vol_data.json"))
+			if errors.Is(err, fs.ErrNotExist) {
+				out = append(out, m.Path)
+			}
+		}
+	}
+	return out
+}
+
+// podGone reports whether a pod surely has no folder any more.
+func (f *Facts) podGone(uid string) bool {
+	return uid != "" && f.PodsKnown && !slices.Contains(f.Pods, uid)
+}
+
+func (f *Facts) volume(id string) (status.Volume, bool) {
+	i := slices.IndexFunc(f.Report.Volumes, func(v status.Volume) bool { return v.ID == id })
+	if i < 0 {
+		return status.Volume{}, false
+	}
+	return f.Report.Volumes[i], true
+}
+
+// knowsVolumes reports whether a volume that is not in the report is not there.
+func (f *Facts) knowsVolumes() bool {
+	return len(f.Report.Unknown) == 0 && !slices.ContainsFunc(f.Report.Storage, func(c status.Condition) bool {
+		return slices.Contains([]string{"GroupMissing", "GroupUnreadable", "DiskMissing"}, c.Reason)
+	})
+}
+
+// device names the device that is on top at a path; "" where nothing is.
+func (f *Facts) device(path string) (number string, mounted bool) {
+	for _, m := range f.Report.Mounts {
+		if m.Target == path {
+			number, mounted = fmt.Sprintf("%d:%d", m.Major, m.Minor), true
+		}
+	}
+	return number, mounted
+}
