@@ -160,21 +160,26 @@ type point struct {
 	how   follow
 }
 
+// points gives every stride-th point, and three at least: of a call with few effects they are nearer to each other.
 func (s *sweeper) points(seen []effect.Effect, stride int) (out []point) {
-	i := 0
+	var all []point
 	for _, kind := range sweepKinds {
 		for n := range seen {
 			if flush(seen[n]) && flush(seen[n-1]) {
 				continue // one disk stands for all
 			}
 			for how := range follows {
-				if i++; i%stride == 0 {
-					f := kind
-					f.N = n + 1
-					out = append(out, point{f, seen[n], how})
-				}
+				f := kind
+				f.N = n + 1
+				all = append(all, point{f, seen[n], how})
 			}
 		}
+	}
+	if stride = min(stride, len(all)/3); stride%int(follows) == 0 { // each way to go on
+		stride--
+	}
+	for i := stride; i <= len(all); i += stride {
+		out = append(out, all[i-1])
 	}
 	return out
 }
