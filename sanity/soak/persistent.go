@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
@@ -69,6 +70,7 @@ type persistent struct {
 	bytes           int64
 	filled          bool // it has its file system
 	content         string
+	from            string // the id of what it was made of; "": of nothing
 	staged          bool
 	unstaging       bool // an unstage was answered Aborted, and is carried on
 	stagedLeft      bool // a reboot left the file at which a block volume was staged
@@ -121,18 +123,10 @@ func (r *run) create(v *persistent, s Step) error {
 		bytes *= 2
 	}
 	want := codes.OK
-	if v.isAlien || v.exists && (c != v.class || bytes > v.bytes) {
+	if v.isAlien || v.exists && (c != v.class || bytes > v.bytes || v.from != "") {
 		want = codes.AlreadyExists
 	}
-	var last atomic.Pointer[csi.Volume] // of several calls at once, too
-	call := func(ctx context.Context) error {
-		reply, err := r.Controller().CreateVolume(ctx, &csi.CreateVolumeRequest{
-			Name: v.name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
-			VolumeCapabilities: []*csi.VolumeCapability{c.capability("")}, Parameters: c.parameters(r.Pool()),
-		})
-		last.Store(reply.GetVolume())
-		return err
-	}
+	call, last := r.createCall(v, c, bytes, nil)
 	made := rpc{call: call}
 	if !v.exists {
 		made.opposite = v.deleteCall(r)
@@ -141,10 +135,27 @@ func (r *run) create(v *persistent, s Step) error {
 		return err
 	}
 	if !v.exists {
-		v.exists, v.class, v.bytes, v.filled, v.content = true, c, bytes, false, "" // each size is whole extents
+		v.exists, v.class, v.bytes, v.filled, v.content, v.from = true, c, bytes, false, "", "" // each size is whole extents
 	}
-	if got := last.Load(); got.GetVolumeId() != v.id || got.GetCapacityBytes() != v.bytes {
-		return fmt.Errorf("created is %v, want %s with %d bytes", got, v.id, v.bytes)
+	return v.wantCreated(last.Load(), nil)
+}
+
+// createCall is a call that makes the volume, and the last answer to it, of several calls at once, too.
+func (r *run) createCall(v *persistent, c class, bytes int64, of *csi.VolumeContentSource) (call func(context.Context) error, last *atomic.Pointer[csi.Volume]) {
+	last = &atomic.Pointer[csi.Volume]{}
+	return func(ctx context.Context) error {
+		reply, err := r.Controller().CreateVolume(ctx, &csi.CreateVolumeRequest{
+			Name: v.name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeContentSource: of,
+			VolumeCapabilities: []*csi.VolumeCapability{c.capability("")}, Parameters: c.parameters(r.Pool()),
+		})
+		last.Store(reply.GetVolume())
+		return err
+	}, last
+}
+
+func (v *persistent) wantCreated(got *csi.Volume, of *csi.VolumeContentSource) error {
+	if got.GetVolumeId() != v.id || got.GetCapacityBytes() != v.bytes || !proto.Equal(got.GetContentSource(), of) {
+		return fmt.Errorf("created is %v, want %s with %d bytes of %v", got, v.id, v.bytes, of)
 	}
 	return nil
 }
@@ -163,7 +174,7 @@ func (r *run) delete(v *persistent, s Step) error {
 		want = codes.FailedPrecondition
 	case v.pending():
 		want = codes.Aborted
-	case v.used():
+	case v.used() || r.pinned(v):
 		want = codes.FailedPrecondition
 	}
 	if err := r.answer(s, rpc{call: v.deleteCall(r)}, want); err != nil || want != codes.OK {
@@ -380,7 +391,7 @@ func (r *run) stats(v *persistent, s Step) error {
 
 // destroy removes the logical volume by hand.
 func (r *run) destroy(v *persistent, _ Step) error {
-	if v.exists && !v.used() {
+	if v.exists && !v.used() && !r.pinned(v) {
 		r.DestroyLV(r.t, v.ref)
 		v.exists = false
 	}
@@ -459,6 +470,21 @@ func (r *run) contains(path, content string) error {
 		return err
 	case !strings.HasPrefix(got, content):
 		return fmt.Errorf("%s holds %.100q, want %q", path, got, content)
+	}
+	return nil
+}
+
+// clear takes the volume away, as a CO does, from whatever state it is in.
+func (r *run) clear(v *persistent, _ Step) error {
+	if v.isAlien || r.pinned(v) {
+		return nil
+	}
+	if err := r.endPersistent(v); err != nil {
+		return err
+	}
+	v.exists, v.staged, v.unstaging, v.stagedLeft = false, false, false, false
+	for k := range v.targets {
+		v.targets[k] = target{path: v.targets[k].path}
 	}
 	return nil
 }

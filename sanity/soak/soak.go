@@ -36,6 +36,7 @@ type doing struct {
 var order = []string{
 	"create", "delete", "stage", "unstage", "publish", "unpublish", "write", "hold", "release", "stats", "destroy", "deactivate",
 	"foreign", "alien", "inline", "uninline", "scribble", "grab", "ungrab", "list", "capacity", "kill", "restart", "reboot", "wrong",
+	"clone", "restore", "snapshot", "unsnapshot", "clear",
 }
 
 var doings map[string]doing
@@ -62,16 +63,19 @@ func init() { // not a literal: the functions lead back to it
 		"grab": {3, eph((*run).holdInline)}, "ungrab": {4, eph((*run).releaseInline)},
 		"list": {2, (*run).list}, "capacity": {1, (*run).capacity}, "kill": {2, (*run).kill}, "restart": {1, (*run).restart},
 		"reboot": {1, (*run).reboot}, "wrong": {2, (*run).wrong},
+		"clone": {7, pv((*run).clone)}, "restore": {6, pv((*run).restore)}, "snapshot": {6, pv((*run).snapshot)}, "unsnapshot": {4, (*run).unsnapshot},
+		"clear": {6, pv((*run).clear)},
 	}
 }
 
 // run is one history under way.
 type run struct {
 	contract.Harness
-	t       *testing.T
-	volumes []*persistent
-	inlines []*inline
-	strange string // a folder that is bound where it does not belong
+	t         *testing.T
+	volumes   []*persistent
+	inlines   []*inline
+	snapshots []*snapshot
+	strange   string // a folder that is bound where it does not belong
 	Options
 	deep bool // whether LVM is asked after this step
 	took map[string]int
@@ -125,6 +129,11 @@ func (r *run) prepare() {
 		}
 		r.volumes = append(r.volumes, v)
 	}
+	for _, name := range []string{"soak-0", "soak-snapshot"} { // the first is also the name of a volume
+		n := &snapshot{name: name, ref: volume.Ref{VG: r.VG(), LV: volume.LVName(volume.Snapshot, name)}}
+		n.id = r.NodeName() + "/" + n.ref.String()
+		r.snapshots = append(r.snapshots, n)
+	}
 	for i, letter := range []string{"a", "b", "c"} {
 		e := &inline{id: "csi-" + strings.Repeat(letter, 64), pod: fmt.Sprintf("soak-inline-%d", i)}
 		e.ref = volume.Ref{VG: r.VG(), LV: volume.LVName(volume.Inline, e.id)}
@@ -143,11 +152,19 @@ func (r *run) checkAll() error {
 	for _, e := range r.inlines {
 		errs = append(errs, r.checkInline(e, true))
 	}
+	for _, n := range r.snapshots {
+		errs = append(errs, r.holds(n.ref, n.exists))
+	}
 	return errors.Join(errs...)
 }
 
 // end takes everything away, as a CO does.
 func (r *run) end() error {
+	for i := range r.snapshots { // before their origins
+		if err := r.unsnapshot(Step{Do: "unsnapshot", Slot: i}); err != nil {
+			return err
+		}
+	}
 	for _, v := range r.volumes {
 		if err := r.endPersistent(v); err != nil {
 			return err
