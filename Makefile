@@ -59,7 +59,7 @@ hard_tests = KilledLVM \
 	HealthOfABtrfs \
 	CopyOnRealDevices
 hard_suite = AccessModes \
-	AdoptRefuses \
+	Adopt(Refuses|Interrupted) \
 	Attach.+ \
 	BadInput \
 	BusyBesideASecondTarget \

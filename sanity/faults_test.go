@@ -32,6 +32,14 @@ type faults struct {
 	seen  []effect.Effect
 }
 
+// aCommand is the seam of a command that is run once, and ends when it is killed: none of its effects is seen any more. It meets what was
+// armed, which is then gone.
+func aCommand(armed *contract.Fault) effect.Seam {
+	f := &faults{armed: *armed}
+	*armed = contract.Fault{}
+	return f.seam
+}
+
 func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error {
 	fault, errno, err := f.begin(e)
 	if err != nil {

@@ -49,7 +49,8 @@ type fakeHarness struct {
 	current *inProcess
 	orphans orphans
 	attach  bool
-	expand  string // which call makes volumes larger; "": the default
+	expand  string         // which call makes volumes larger; "": the default
+	adopt   contract.Fault // for the next command
 	// reconfigure changes what the next driver is configured with; nil: nothing.
 	reconfigure func(*driver.Config)
 }
@@ -296,8 +297,16 @@ func (h *fakeHarness) World(t *testing.T) string {
 }
 
 // byHand is the machine without a driver.
-func (h *fakeHarness) byHand() fake.Tools {
-	return h.m.Connect(fake.Config{Owner: driver.Default().DriverName, Groups: []string{fakeVG}})
+func (h *fakeHarness) byHand() fake.Tools { return h.by(nil) }
+
+func (h *fakeHarness) by(effects effect.Seam) fake.Tools {
+	return h.m.Connect(fake.Config{Owner: driver.Default().DriverName, Groups: []string{fakeVG}, Effects: effects})
+}
+
+// adopter is the machine without a driver, for the command.
+func (h *fakeHarness) adopter() (adopt.LVM, adopt.Host) {
+	tools := h.by(aCommand(&h.adopt))
+	return tools.LVM, fakeHost{tools.Mounts, tools.Filesystems}
 }
 
 func (h *fakeHarness) Mounts(t *testing.T, path string) []volume.Mount {
@@ -351,14 +360,16 @@ func (h *fakeHarness) LV(_ *testing.T, r volume.Ref) (contract.LVMFacts, bool) {
 	return contract.LVMFacts{UUID: f.UUID, SizeBytes: f.SizeBytes, SegType: string(f.Type), Stripes: f.Stripes, Tags: f.Tags}, ok
 }
 
+func (h *fakeHarness) ArmAdopt(f contract.Fault) { h.adopt = f }
+
 func (h *fakeHarness) Adopt(t *testing.T, r volume.Ref, block bool, fs volume.FS) (string, error) {
-	tools := h.byHand()
-	return adoptBy(t, tools.LVM, fakeHost{tools.Mounts, tools.Filesystems}, adoptRequest(h.NodeName(), "/var/lib/kubelet", r, block, fs))
+	l, host := h.adopter()
+	return adoptBy(t, l, host, adoptRequest(h.NodeName(), "/var/lib/kubelet", r, block, fs))
 }
 
 func (h *fakeHarness) Release(t *testing.T, r volume.Ref) error {
-	tools := h.byHand()
-	return adopt.Release(t.Context(), tools.LVM, fakeHost{tools.Mounts, tools.Filesystems}, adoptRequest(h.NodeName(), "/var/lib/kubelet", r, false, ""))
+	l, host := h.adopter()
+	return adopt.Release(t.Context(), l, host, adoptRequest(h.NodeName(), "/var/lib/kubelet", r, false, ""))
 }
 
 // fakeHost is adopt.Host over the machine in memory.

@@ -72,6 +72,7 @@ type realHarness struct {
 	orphans orphans
 	attach  bool
 	expand  string
+	adopt   contract.Fault       // for the next command
 	attr    *syscall.SysProcAttr // of the driver's process
 	holders []func()             // ends them
 
@@ -657,16 +658,18 @@ func (h *realHarness) LV(t *testing.T, r volume.Ref) (f contract.LVMFacts, ok bo
 	return f, true
 }
 
+func (h *realHarness) ArmAdopt(f contract.Fault) { h.adopt = f }
+
 func (h *realHarness) Adopt(t *testing.T, r volume.Ref, block bool, fs volume.FS) (string, error) {
 	t.Helper()
-	backend, err := driver.Real(h.config(), nil)
+	backend, err := driver.Real(h.config(), aCommand(&h.adopt))
 	must(t, err)
 	return adoptBy(t, backend.LVM, h.host(), adoptRequest(h.NodeName(), h.in("kubelet"), r, block, fs))
 }
 
 func (h *realHarness) Release(t *testing.T, r volume.Ref) error {
 	t.Helper()
-	backend, err := driver.Real(h.config(), nil)
+	backend, err := driver.Real(h.config(), aCommand(&h.adopt))
 	must(t, err)
 	return adopt.Release(t.Context(), backend.LVM, h.host(), adoptRequest(h.NodeName(), h.in("kubelet"), r, false, ""))
 }

@@ -13,6 +13,7 @@ import (
 var adoptTests = []driverTest{
 	{"Adopt", adopted},
 	{"AdoptRefuses", adoptRefuses},
+	{"AdoptInterrupted", adoptInterrupted},
 }
 
 // A logical volume with a file system and a file, made by hand: adopted, staged, published, and given back, with the file in it.
@@ -149,4 +150,72 @@ func adoptRefuses(t *testing.T, h Harness) {
 	}
 	c.ok(mine.delete())
 	wantWorld(t, c, world, "in the end")
+}
+
+// Both commands at each of their effects killed, and failed: it is adopted or not, whatever the answer was, and nothing else. Repeated,
+// they do what they are for, and the content is untouched. The driver runs beside them, and takes away what nobody claims.
+func adoptInterrupted(t *testing.T, h Harness) {
+	h.Orphans("remove", Grace)
+	c, world := started(t, h)
+	r := volume.Ref{VG: h.VG(), LV: "by-hand"}
+	h.MakeLV(t, r, 64<<20)
+	h.Scribble(t, r, "ext4")
+	v := pv{caller: c, id: h.NodeName() + "/" + r.String(), name: r.LV, staging: c.Staging(t, "by-hand"), capability: mountCapability("")}
+	free := c.World(t)
+	want, err := h.Adopt(t, r, false, "")
+	c.ok(err)
+	taken := c.World(t)
+	c.ok(v.stage())
+	c.ok(h.WriteFile(v.staging+"/file", "mine"))
+	c.ok(c.repeat(v.unstage))
+	c.ok(h.Release(t, r))
+
+	adopt := func() error {
+		manifest, err := h.Adopt(t, r, false, "")
+		if err == nil && manifest != want {
+			t.Errorf("the manifest is\n%s\nand was\n%s", manifest, want)
+		}
+		return err
+	}
+	release := func() error { return h.Release(t, r) }
+	for _, kind := range sweepKinds {
+		if kind.Do == PanicAt { // it ends the command as a kill does
+			continue
+		}
+		for _, cmd := range []struct {
+			name          string
+			do, opposite  func() error
+			before, after string
+		}{{"adopt", adopt, release, free, taken}, {"release", release, adopt, taken, free}} {
+			for kind.N = 1; ; kind.N++ {
+				h.ArmAdopt(kind)
+				err := cmd.do()
+				if now := c.World(t); now != cmd.before && now != cmd.after {
+					t.Fatalf("%s, %s %d: answered %v, and the world is neither what it was nor what it should be:%s", cmd.name, kind.Do, kind.N, err, difference(cmd.after, now))
+				}
+				if err := cmd.do(); err != nil {
+					t.Fatalf("%s, %s %d: repeated it gives %v", cmd.name, kind.Do, kind.N, err)
+				}
+				if now := c.World(t); now != cmd.after {
+					t.Fatalf("%s, %s %d: after the repeat the world is not what it should be:%s", cmd.name, kind.Do, kind.N, difference(cmd.after, now))
+				}
+				if err == nil { // it has no such effect
+					if kind.N == 1 {
+						t.Errorf("%s, %s: it has no effect at all", cmd.name, kind.Do)
+					}
+					break
+				}
+				c.ok(cmd.opposite())
+			}
+		}
+	}
+	c.ok(adopt())
+	c.ok(v.stage())
+	if got, err := h.ReadFile(v.staging + "/file"); got != "mine" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	c.ok(c.repeat(v.unstage))
+	c.ok(v.delete())
+	c.ok(release())
+	wantWorld(t, c, world, "after it is deleted")
 }

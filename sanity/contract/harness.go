@@ -124,6 +124,8 @@ type Machine interface {
 	// back. block: as a block volume. fs: as the flag.
 	Adopt(t *testing.T, r volume.Ref, block bool, fs volume.FS) (manifest string, err error)
 	Release(t *testing.T, r volume.Ref) error
+	// ArmAdopt says what befalls the next Adopt or Release: the command has effects of its own.
+	ArmAdopt(f Fault)
 	// AddPod makes the cgroup of a pod (the name of Target), as kubelet does; io: its I/O can be limited. DropPod removes it.
 	// PodLimits tells how its I/O on a logical volume is limited.
 	AddPod(t *testing.T, pod string, io bool)
