@@ -115,11 +115,12 @@ func (v *persistent) kind() byte {
 }
 
 func (r *run) create(v *persistent, s Step) error {
-	c, bytes := classes[s.Arg%len(classes)], int64(0)
+	c := classes[s.Arg%len(classes)]
 	if v.exists && s.Arg%3 != 0 { // mostly the same again
 		c = v.class
 	}
-	if bytes = c.bytes; s.Arg%11 == 10 {
+	bytes := c.bytes
+	if s.Arg%11 == 10 {
 		bytes *= 2
 	}
 	want := codes.OK
