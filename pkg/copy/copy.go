@@ -1,7 +1,7 @@
 // Package copy copies the content of one block device onto another, at the speed of the disks and in little memory.
 //
 // Source and destination are read and written past the page cache (O_DIRECT), a block at a time, by a few workers, so
-// that reads and writes overlap. Runs of zeros are not written where the destination provably reads as zero there, and so a copy onto a
+// that reads and writes overlap: while one block is read another is written. Runs of zeros are not written where the destination provably reads as zero there, and so a copy onto a
 // thin volume stays thin; elsewhere they are written, for a new volume on a disk's extents holds what was there before.
 //
 // A copy that was cut off has written some blocks and not others, and nothing tells which: whoever finds one begins anew.
@@ -21,10 +21,10 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
-// A copy has inFlight buffers of blockBytes each, and no more memory, whatever the size of the device. Smaller blocks cost
-// speed; more of them, or larger ones, gained nothing that could be measured.
+// A copy has inFlight buffers of blockBytes each, which is 8 MiB, and no more memory, whatever the size of the device. More of them, or
+// larger ones, gained nothing that could be measured.
 const (
-	blockBytes = 1 << 20
+	blockBytes = hugePage
 	inFlight   = 4
 )
 
@@ -94,7 +94,13 @@ func (c *Copier) Copy(ctx context.Context, from, to volume.Device, progress func
 		return fmt.Errorf("ask what %s reads as: %w", to, err)
 	}
 	j := &job{Copier: c, from: from, to: to, src: src, dst: dst, progress: progress}
-	j.grain, j.skip = holes(unit)
+	j.grain = holes(unit)
+	memory, err := newBuffers()
+	if err != nil {
+		return fmt.Errorf("memory to copy %s: %w", from, err)
+	}
+	defer memory.free()
+	j.buffers = memory
 	// Two halves, so that an interruption between effects is one in the middle of the copy.
 	middle := from.SizeBytes / 2 / blockBytes * blockBytes
 	for _, half := range [][2]int64{{0, middle}, {middle, from.SizeBytes}} {
@@ -114,8 +120,8 @@ type job struct {
 	*Copier
 	from, to volume.Device
 	src, dst device
-	grain    int  // as holes gives them
-	skip     bool // zeros are not written
+	grain    int // as holes gives it
+	buffers  *buffers
 	progress func(bytes int64)
 }
 
@@ -126,9 +132,9 @@ func (j *job) run(ctx context.Context, begin, end int64) error {
 	var next atomic.Int64
 	next.Store(begin)
 	var workers sync.WaitGroup
-	for range min(inFlight, (end-begin+blockBytes-1)/blockBytes) {
+	for n := range min(inFlight, (end-begin+blockBytes-1)/blockBytes) {
 		workers.Go(func() {
-			if err := j.work(ctx, &next, end); err != nil {
+			if err := j.work(ctx, j.buffers.block(int(n)), &next, end); err != nil {
 				stop(err)
 			}
 		})
@@ -137,19 +143,13 @@ func (j *job) run(ctx context.Context, begin, end int64) error {
 	return context.Cause(ctx)
 }
 
-// work copies one block after the other, each being whichever nobody has begun.
-func (j *job) work(ctx context.Context, next *atomic.Int64, end int64) (err error) {
+// work copies one block after the other through the buffer, each being whichever nobody has begun.
+func (j *job) work(ctx context.Context, buffer []byte, next *atomic.Int64, end int64) (err error) {
 	defer func() { // in a goroutine of its own a panic would end the driver
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic while copying %s to %s: %v\n%s", j.from, j.to, p, debug.Stack())
 		}
 	}()
-	// Not of Go's heap: aligned to a page, as O_DIRECT needs it (open(2)), and given back at once.
-	buffer, err := unix.Mmap(-1, 0, blockBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANONYMOUS|unix.MAP_PRIVATE)
-	if err != nil {
-		return fmt.Errorf("memory for copying: %w", err)
-	}
-	defer unix.Munmap(buffer) //nolint:errcheck // it was mapped
 	for {
 		at := next.Add(blockBytes) - blockBytes
 		if at >= end {
@@ -171,15 +171,25 @@ func (j *job) block(block []byte, at int64) error {
 	if _, err := j.src.ReadAt(block, at); err != nil {
 		return fmt.Errorf("copying %s to %s: read at byte %d: %w", j.from, j.to, at, err)
 	}
+	if j.grain == 0 {
+		return j.write(block, at)
+	}
 	for p := range pieces(block, j.grain) {
-		if p.zero && j.skip {
+		if p.zero {
 			continue
 		}
-		// Zeros too are written as they are. To have the disk write them by itself (fallocate(2), FALLOC_FL_ZERO_RANGE) is faster on
-		// some disks and slower on others, block by block.
-		if _, err := j.dst.WriteAt(block[p.off:p.end], at+int64(p.off)); err != nil {
-			return fmt.Errorf("copying %s to %s: write at byte %d: %w", j.from, j.to, at+int64(p.off), class(err))
+		if err := j.write(block[p.off:p.end], at+int64(p.off)); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// write writes what a block holds, zeros too. To have the disk write those by itself (fallocate(2), FALLOC_FL_ZERO_RANGE) is faster on some
+// disks and slower on others, block by block.
+func (j *job) write(data []byte, at int64) error {
+	if _, err := j.dst.WriteAt(data, at); err != nil {
+		return fmt.Errorf("copying %s to %s: write at byte %d: %w", j.from, j.to, at, class(err))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -99,6 +100,27 @@ func TestCopyIsBounded(t *testing.T) {
 	}
 }
 
+// Each block lies in a huge page of its own.
+func TestBuffers(t *testing.T) {
+	b, err := newBuffers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.free()
+	for n := range inFlight {
+		block := b.block(n)
+		if at := uintptr(unsafe.Pointer(&block[0])); len(block) != blockBytes || at%hugePage != 0 {
+			t.Errorf("block %d is %d bytes at %#x", n, len(block), at)
+		}
+		for i := range block {
+			if block[i] != 0 {
+				t.Fatalf("block %d lies on another", n)
+			}
+			block[i] = 1
+		}
+	}
+}
+
 func TestCopyErrors(t *testing.T) {
 	const at = 3 * blockBytes
 	fail := func(op string, off int64, err error) func(string, int64) error {
@@ -117,11 +139,11 @@ func TestCopyErrors(t *testing.T) {
 	}{
 		{"source is gone", fail("open", 0, unix.ENXIO), nil, unix.ENXIO, "open /dev/dm-1"},
 		{"destination is in use", nil, fail("open", 0, unix.EBUSY), volume.ErrBusy, "open /dev/dm-2"},
-		{"read", fail("read", at, unix.EIO), nil, unix.EIO, "read at byte 3145728"},
-		{"end of the source", fail("read", at, io.EOF), nil, io.EOF, "read at byte 3145728"},
-		{"write", nil, fail("write", at, unix.EIO), unix.EIO, "write at byte 3145728"},
-		{"full pool", nil, fail("write", at, unix.ENOSPC), volume.ErrNoSpace, "write at byte 3145728"},
-		{"full pool at zeros", nil, fail("write", 7*blockBytes, unix.ENOSPC), volume.ErrNoSpace, "write at byte 7340032"},
+		{"read", fail("read", at, unix.EIO), nil, unix.EIO, "read at byte 6291456"},
+		{"end of the source", fail("read", at, io.EOF), nil, io.EOF, "read at byte 6291456"},
+		{"write", nil, fail("write", at, unix.EIO), unix.EIO, "write at byte 6291456"},
+		{"full pool", nil, fail("write", at, unix.ENOSPC), volume.ErrNoSpace, "write at byte 6291456"},
+		{"full pool at zeros", nil, fail("write", 7*blockBytes, unix.ENOSPC), volume.ErrNoSpace, "write at byte 14680064"},
 		{"flush", nil, fail("sync", 0, unix.EIO), unix.EIO, "flush /dev/dm-2"},
 		{"full pool at the flush", nil, fail("sync", 0, unix.ENOSPC), volume.ErrNoSpace, "flush /dev/dm-2"},
 		{"close", nil, fail("close", 0, unix.EIO), unix.EIO, ""},
@@ -180,7 +202,7 @@ func TestCopyIsCancelled(t *testing.T) {
 
 // A fault of the driver's own ends the copy, and not the driver.
 func TestCopySurvivesAPanic(t *testing.T) {
-	b := newBench(thick(8<<20), thick(8<<20), nil)
+	b := newBench(thick(8*blockBytes), thick(8*blockBytes), nil)
 	b.src.meet = func(op string, off int64) error {
 		if op == "read" && off == 4*blockBytes {
 			panic("oops")
@@ -207,7 +229,7 @@ func TestCopyEffects(t *testing.T) {
 	if err := b.Copy(t.Context(), b.from(), b.to(), nil); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"copy /dev/dm-1 to /dev/dm-2, bytes 0 to 2097152", "copy /dev/dm-1 to /dev/dm-2, bytes 2097152 to 5242880", "fsync /dev/dm-2"}
+	want := []string{"copy /dev/dm-1 to /dev/dm-2, bytes 0 to 4194304", "copy /dev/dm-1 to /dev/dm-2, bytes 4194304 to 10485760", "fsync /dev/dm-2"}
 	if !slices.Equal(seen, want) || !slices.Equal(written, []int64{2 * blockBytes, size, size}) {
 		t.Errorf("effects %q with %d bytes written", seen, written)
 	}

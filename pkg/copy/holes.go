@@ -1,21 +1,21 @@
 package copy
 
 import (
-	"bytes"
+	"encoding/binary"
 	"iter"
 )
 
-// holes tells how to treat zeros, by Config.Unwritten: grain is the length in which blocks are looked at, skip whether runs of zeros are
-// left out. They are, in whole units of the destination. A unit that is no part of a block could be written in part, and its rest would
-// then read as anything: such a destination is treated as one that holds old bytes. On those a block is written as one.
-func holes(unit int64) (grain int, skip bool) {
+// holes tells how to treat zeros, by Config.Unwritten: in which length blocks are looked at, to leave out those that are zero; 0: none are
+// left out. They are in whole units of the destination. A unit that is no part of a block could be written in part, and its rest would
+// then read as anything: such a destination is treated as one that holds old bytes.
+func holes(unit int64) (grain int) {
 	switch {
 	case unit > 0 && unit <= grainBytes && grainBytes%unit == 0:
-		return grainBytes, true
+		return grainBytes
 	case unit > grainBytes && unit <= blockBytes && blockBytes%unit == 0:
-		return int(unit), true
+		return int(unit)
 	default:
-		return blockBytes, false
+		return 0
 	}
 }
 
@@ -46,7 +46,19 @@ func pieces(block []byte, grain int) iter.Seq[piece] {
 	}
 }
 
-// isZero reports whether all bytes are zero: the first one is, and each is like its neighbour. bytes.Equal looks at many at a time.
+// isZero reports whether all bytes are zero. It looks at 64 at a time.
 func isZero(p []byte) bool {
-	return len(p) == 0 || p[0] == 0 && bytes.Equal(p[:len(p)-1], p[1:])
+	for ; len(p) >= 64; p = p[64:] {
+		if word(p)|word(p[8:])|word(p[16:])|word(p[24:])|word(p[32:])|word(p[40:])|word(p[48:])|word(p[56:]) != 0 {
+			return false
+		}
+	}
+	for _, b := range p {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
 }
+
+func word(p []byte) uint64 { return binary.NativeEndian.Uint64(p) }
