@@ -143,7 +143,7 @@ manifests: ## render the chart into deploy/kubernetes
 lint: ## check style, rules and scripts
 	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
-	@$(step) "lint: chart and manifests" go test -C hack/deploy .
+	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy ."
 
 unit: ## run the tests that need no root and no LVM
 	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...
