@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test image imagetest manifests lint unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
+.PHONY: help setup build demo test image imagetest manifests lint alerts unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -126,7 +126,7 @@ demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: 
 
 test: FUZZ = 5000
 test: VM_SKIP = $(hard)
-test: setup lint unit fuzz sweepfake vm ## run the whole suite: setup, lint, unit, fuzz (short), sweepfake, vm
+test: setup lint alerts unit fuzz sweepfake vm ## run the whole suite: setup, lint, alerts, unit, fuzz (short), sweepfake, vm
 
 image: ## build the container image (IMAGE=name:tag ENGINE=docker, podman or buildah; IMAGE_FLAGS="--platform linux/amd64,linux/arm64")
 	@$(step) "image $(IMAGE)" $(ENGINE) build --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) -t $(IMAGE) $(IMAGE_FLAGS) .
@@ -141,9 +141,12 @@ manifests: ## render the chart into deploy/kubernetes
 	@$(step) manifests go run -C hack/deploy . $(CURDIR)
 
 lint: ## check style, rules and scripts
-	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/demo.sh .ci/run
+	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/promtool hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
 	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy ."
+
+alerts: ## test the alert rules of the chart with promtool
+	@$(step) "alerts" hack/promtool test rules hack/alerts/test.yaml
 
 unit: ## run the tests that need no root and no LVM
 	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...

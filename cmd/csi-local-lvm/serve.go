@@ -65,7 +65,7 @@ func configFlags(flags *pflag.FlagSet, c *driver.Config) {
 	flags.StringVar(&c.Expansion, "expansion", c.Expansion,
 		"which call makes logical volumes larger: controller (ControllerExpandVolume), or node (NodeExpandVolume; for clusters of several nodes, since external-resizer does not know which node a volume is on)")
 	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress,
-		"address to serve Prometheus metrics on, at /metrics, such as :9808 (default: nowhere)")
+		"address to serve Prometheus metrics on, at /metrics, such as :9810 (default: nowhere)")
 	flags.StringVar(&c.OrphanPolicy, "orphan-policy", c.OrphanPolicy,
 		"what becomes of inline volumes whose pod is surely gone and that nothing uses: remove, or report (in the log)")
 	flags.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace,

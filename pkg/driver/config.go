@@ -154,7 +154,7 @@ func checkAddress(flag, address string) error {
 	host, port, err := net.SplitHostPort(address)
 	n, numberErr := strconv.ParseUint(port, 10, 16)
 	if err != nil || numberErr != nil || n == 0 || host != "" && net.ParseIP(host) == nil {
-		return volume.Invalid(flag, address, "give an IP address and a port, such as 127.0.0.1:9808, or :9808 for all addresses")
+		return volume.Invalid(flag, address, "give an IP address and a port, such as 127.0.0.1:9810, or :9810 for all addresses")
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -165,5 +167,40 @@ func TestJournalErrorsPass(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(m.journal.WithLabelValues("remove")); seen != 3 || n != 1 {
 		t.Errorf("%d effects, %v errors", seen, n)
+	}
+}
+
+// The alerts of the chart name metrics that there are, and each reason of ill health raises one of them, or is in the list below.
+func TestAlerts(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/charts/csi-local-lvm/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := os.ReadFile("../../hack/alerts/test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := scrape(t, full(), "text/plain")
+	for _, name := range regexp.MustCompile(prefix+`[a-z_]+`).FindAllString(string(text), -1) {
+		if !strings.Contains(page, "\n"+name+"{") && !strings.Contains(page, "\n"+name+" ") {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^ +- alert: (\w+)`).FindAllStringSubmatch(string(text), -1) {
+		if !strings.Contains(string(tests), m[1]) {
+			t.Errorf("hack/alerts/test.yaml has no test of %s", m[1])
+		}
+	}
+	quiet := []health.Reason{health.RaidResyncing, health.ThinPoolNearlyFull, health.ThinPoolMetadataNearlyFull} // ends by itself; the ratios have alerts of their own
+	for _, reason := range health.Reasons() {
+		raised := 0
+		for _, m := range regexp.MustCompile(`reason=~"([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+			if regexp.MustCompile(`^(?:` + m[1] + `)$`).MatchString(string(reason)) {
+				raised++
+			}
+		}
+		if isQuiet := slices.Contains(quiet, reason); isQuiet == (raised == 1) || raised > 1 {
+			t.Errorf("%s raises %d alerts", reason, raised)
+		}
 	}
 }
