@@ -143,7 +143,7 @@ manifests: ## render the chart into deploy/kubernetes
 lint: ## check style, rules and scripts
 	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/promtool hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
-	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy ."
+	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy -count=1 ."
 
 alerts: ## test the alert rules of the chart with promtool
 	@$(step) "alerts" hack/promtool test rules hack/alerts/test.yaml

@@ -91,12 +91,24 @@ func TestObjectsAreKnown(t *testing.T) {
 	if err != nil || len(examples) < 9 {
 		t.Fatalf("%v %v", examples, err)
 	}
+	classes := map[string]bool{}
+	full := decode(t, "full", mustRender(t, "full"))
+	for _, c := range only[storagev1.StorageClass](full) {
+		classes[c.Name] = true
+	}
 	for _, file := range examples {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		decode(t, file, string(text))
+		for _, claim := range only[corev1.PersistentVolumeClaim](decode(t, file, string(text))) {
+			if name := claim.Spec.StorageClassName; name == nil || !classes[*name] {
+				t.Errorf("%s: the chart has no StorageClass %v", file, name)
+			}
+		}
+	}
+	if driver := only[storagev1.CSIDriver](full)[0]; driver.Spec.AttachRequired == nil || *driver.Spec.AttachRequired || !*driver.Spec.StorageCapacity || len(driver.Spec.VolumeLifecycleModes) != 2 {
+		t.Errorf("the CSIDriver is %+v", driver.Spec)
 	}
 }
 
