@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -52,8 +53,16 @@ func decode(t *testing.T, where, text string) (all []any) {
 			continue
 		}
 		object := reflect.New(reflect.TypeOf(kind))
-		if err := yaml.UnmarshalStrict([]byte(doc), object.Interface()); err != nil {
-			t.Errorf("%s: %s: %v", where, meta.Kind, err)
+		text, err := yaml.YAMLToJSONStrict([]byte(doc))
+		if err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		// As the API server does: other than encoding/json it tells upper from lower case.
+		strict, err := json.UnmarshalStrict(text, object.Interface())
+		for _, err := range append(strict, err) {
+			if err != nil {
+				t.Errorf("%s: %s: %v", where, meta.Kind, err)
+			}
 		}
 		all = append(all, object.Interface())
 	}
@@ -102,14 +111,23 @@ func TestObjectsAreKnown(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, claim := range only[corev1.PersistentVolumeClaim](decode(t, file, string(text))) {
-			if name := claim.Spec.StorageClassName; name == nil || !classes[*name] {
-				t.Errorf("%s: the chart has no StorageClass %v", file, name)
+			if name := ptr(claim.Spec.StorageClassName); !classes[name] {
+				t.Errorf("%s: the chart has no StorageClass %q", file, name)
 			}
 		}
 	}
-	if driver := only[storagev1.CSIDriver](full)[0]; driver.Spec.AttachRequired == nil || *driver.Spec.AttachRequired || !*driver.Spec.StorageCapacity || len(driver.Spec.VolumeLifecycleModes) != 2 {
-		t.Errorf("the CSIDriver is %+v", driver.Spec)
+	d := only[storagev1.CSIDriver](full)[0].Spec
+	if d.AttachRequired == nil || *d.AttachRequired || !ptr(d.PodInfoOnMount) || !ptr(d.StorageCapacity) || !ptr(d.SELinuxMount) || ptr(d.RequiresRepublish) || len(d.VolumeLifecycleModes) != 2 {
+		t.Errorf("the CSIDriver is %+v", d)
 	}
+}
+
+// ptr gives what is pointed at; of nil the zero value.
+func ptr[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 // What each container is given, and no more.
