@@ -139,7 +139,16 @@ func (c *LVM) durable(ctx context.Context, vg string) (err error) {
 }
 
 // Create implements lifecycle.LVM.
-func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err error) {
+func (c *LVM) Create(ctx context.Context, s volume.Spec) (volume.LV, error) {
+	out, err := c.create(ctx, s)
+	if err == nil {
+		err = c.durable(context.WithoutCancel(ctx), s.VG)
+	}
+	return out, err
+}
+
+// create is Create without the flush.
+func (c *LVM) create(ctx context.Context, s volume.Spec) (out volume.LV, err error) {
 	if err := c.check(s.Ref); err != nil {
 		return out, err
 	}
@@ -200,9 +209,6 @@ func (c *LVM) Create(ctx context.Context, s volume.Spec) (out volume.LV, err err
 			out = v.report()
 			return nil
 		})
-	}
-	if err == nil {
-		err = c.durable(context.WithoutCancel(ctx), s.VG)
 	}
 	return out, err
 }
@@ -303,7 +309,7 @@ func (c *LVM) CreateTogether(ctx context.Context, specs []volume.Spec) ([]volume
 	for i, s := range specs {
 		if specs[i].Held = s.Origin.Type == volume.Thin; specs[i].Held {
 			var err error
-			if out[i], err = c.Create(ctx, specs[i]); err != nil {
+			if out[i], err = c.create(ctx, specs[i]); err != nil {
 				return nil, err
 			}
 		}
@@ -339,7 +345,7 @@ func (c *LVM) CreateTogether(ctx context.Context, specs []volume.Spec) ([]volume
 		if s.Held {
 			err = c.cut(ctx, s)
 		} else {
-			out[i], err = c.Create(ctx, s)
+			out[i], err = c.create(ctx, s)
 		}
 		if err == nil {
 			err = hold(s.Origin.Ref, false)
@@ -349,15 +355,19 @@ func (c *LVM) CreateTogether(ctx context.Context, specs []volume.Spec) ([]volume
 		}
 	}
 	for i := range out {
-		if specs[i].Held {
-			whole := out[i].Tags
-			whole.State = ""
-			add, remove := out[i].Tags.Changes(whole)
-			if err := c.Retag(ctx, out[i].Ref, volume.Snapshot, add, remove); err != nil {
+		if !specs[i].Held {
+			if err := c.durable(context.WithoutCancel(ctx), out[i].VG); err != nil {
 				return nil, err
 			}
-			out[i].Tags = whole
+			continue
 		}
+		whole := out[i].Tags
+		whole.State = ""
+		add, remove := out[i].Tags.Changes(whole)
+		if err := c.Retag(ctx, out[i].Ref, volume.Snapshot, add, remove); err != nil {
+			return nil, err
+		}
+		out[i].Tags = whole
 	}
 	return out, nil
 }
