@@ -65,6 +65,7 @@ func TestServeRefusesBadFlags(t *testing.T) {
 		{"--metrics-address=9810", "--metrics-address"},
 		{"--metrics-address=localhost:9810", "--metrics-address"},
 		{"--metrics-address=:0", "--metrics-address"},
+		{"--profiling", "--profiling"},
 		{"--orphan-policy=forget", "--orphan-policy"},
 		{"--orphan-grace=0", "--orphan-grace"},
 		{"--logging-format=xml", "--logging-format"},
@@ -95,7 +96,7 @@ func TestFlagsReachTheConfig(t *testing.T) {
 	err := flags.Parse([]string{
 		"--endpoint=/e", "--node-name=n", "--driver-name=d", "--volume-groups=a,b-*", "--state-dir=/s", "--kubelet-dir=/k",
 		"--services=node", "--lvm-exec=host", "--thin-overcommit=1.5", "--max-volumes=7", "--copy-rate=200Mi",
-		"--expansion=node", "--orphan-policy=report", "--orphan-grace=90s", "--metrics-address=:9810",
+		"--expansion=node", "--orphan-policy=report", "--orphan-grace=90s", "--metrics-address=:9810", "--profiling",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -103,8 +104,8 @@ func TestFlagsReachTheConfig(t *testing.T) {
 	if len(c.VolumeGroups) != 2 || len(c.Services) != 1 {
 		t.Fatalf("%+v", c)
 	}
-	got := []any{c.Endpoint, c.NodeName, c.DriverName, c.VolumeGroups[0], c.VolumeGroups[1], c.StateDir, c.KubeletDir, c.Services[0], c.LVMExec, c.ThinOvercommit, c.MaxVolumes, c.CopyRate, c.Expansion, c.OrphanPolicy, c.OrphanGrace, c.MetricsAddress}
-	for i, want := range []any{"/e", "n", "d", "a", "b-*", "/s", "/k", "node", "host", 1.5, int64(7), "200Mi", driver.ExpandNode, driver.OrphanReport, 90 * time.Second, ":9810"} {
+	got := []any{c.Endpoint, c.NodeName, c.DriverName, c.VolumeGroups[0], c.VolumeGroups[1], c.StateDir, c.KubeletDir, c.Services[0], c.LVMExec, c.ThinOvercommit, c.MaxVolumes, c.CopyRate, c.Expansion, c.OrphanPolicy, c.OrphanGrace, c.MetricsAddress, c.Profiling}
+	for i, want := range []any{"/e", "n", "d", "a", "b-*", "/s", "/k", "node", "host", 1.5, int64(7), "200Mi", driver.ExpandNode, driver.OrphanReport, 90 * time.Second, ":9810", true} {
 		if got[i] != want {
 			t.Errorf("value %d: %v, want %v", i, got[i], want)
 		}

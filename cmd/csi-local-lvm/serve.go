@@ -66,6 +66,7 @@ func configFlags(flags *pflag.FlagSet, c *driver.Config) {
 		"which call makes logical volumes larger: controller (ControllerExpandVolume), or node (NodeExpandVolume; for clusters of several nodes, since external-resizer does not know which node a volume is on)")
 	flags.StringVar(&c.MetricsAddress, "metrics-address", c.MetricsAddress,
 		"address to serve Prometheus metrics on, at /metrics, such as :9810 (default: nowhere)")
+	flags.BoolVar(&c.Profiling, "profiling", c.Profiling, "serve profiles of the driver's own program there too, at /debug/pprof/; they tell of its memory")
 	flags.StringVar(&c.OrphanPolicy, "orphan-policy", c.OrphanPolicy,
 		"what becomes of inline volumes whose pod is surely gone and that nothing uses: remove, or report (in the log)")
 	flags.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace,

@@ -123,7 +123,7 @@ var changed = map[string]string{
 	"driver.name": "other.example.com", "driver.volumeGroups": "{nvme-*,data}", "driver.lvmExec": "host", "driver.hostLVMConfig": "true",
 	"driver.thinOvercommit": "1.5", "driver.maxVolumes": "1000001", "driver.copyRate": "200Mi", "driver.attach": "true", "driver.expansion": "controller",
 	"driver.orphanPolicy": "report", "driver.orphanGrace": "1h", "driver.stateDir": "/var/lib/other", "driver.loggingFormat": "json", "driver.verbosity": "4",
-	"driver.extraArgs": "{--v=5}", "driver.resources": "null", "metrics.enabled": "false", "metrics.port": "9910", "metrics.monitoring.enabled": "false", "metrics.monitoring.interval": "1m", "metrics.monitoring.labels": ".release=prometheus", "kubeletDir": "/var/lib/k0s/kubelet", "inlineVolumeProfile": "privileged",
+	"driver.extraArgs": "{--v=5}", "driver.resources": "null", "metrics.enabled": "false", "metrics.port": "9910", "metrics.profiling": "true", "metrics.monitoring.enabled": "false", "metrics.monitoring.interval": "1m", "metrics.monitoring.labels": ".release=prometheus", "kubeletDir": "/var/lib/k0s/kubelet", "inlineVolumeProfile": "privileged",
 	"node.priorityClassName": "other", "node.nodeSelector": ".disk=nvme", "node.affinity": ".nodeAffinity.x=y", "node.tolerations": "null",
 	"node.updateStrategy.type": "OnDelete", "node.updateStrategy.rollingUpdate.maxUnavailable": "2", "node.terminationGracePeriodSeconds": "60",
 	"node.podLabels": ".a=b", "node.podAnnotations": ".a=b", "node.healthPort": "9908", "node.registrarPort": "9909",

@@ -29,6 +29,7 @@ type Config struct {
 	CopyRate       string   // --copy-rate: bytes per second that all copies read in all, as a quantity; "0" is no bound
 
 	MetricsAddress string // --metrics-address: where metrics are served by HTTP; empty: nowhere
+	Profiling      bool   // --profiling: Go's profiles there too
 
 	Expansion    string        // --expansion: ExpandController or ExpandNode
 	OrphanPolicy string        // --orphan-policy: OrphanRemove or OrphanReport
@@ -110,6 +111,8 @@ func (c Config) Validate() error {
 		return err
 	}
 	switch {
+	case c.Profiling && c.MetricsAddress == "":
+		return volume.Invalid("--profiling", "true", "profiles are served on --metrics-address; give that too")
 	case c.LVMExec != ExecContainer && c.LVMExec != ExecHost:
 		return volume.Invalid("--lvm-exec", c.LVMExec, "known are container and host")
 	case !(c.ThinOvercommit >= 1 && c.ThinOvercommit <= 1000): // so that NaN is out too

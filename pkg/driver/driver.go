@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -118,9 +117,7 @@ func (d *Driver) tell(ctx context.Context, count *metrics.Metrics, check *health
 	w := &watcher{collector: status.New(d.sources(check, store, live)), metrics: count, every: d.LookEvery}
 	go w.run(ctx, d.cfg.MetricsAddress != "")
 	if d.cfg.MetricsAddress != "" {
-		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", count.Handler())
-		go d.serveMetrics(ctx, mux)
+		go d.serveMetrics(ctx, d.pages(count))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/metrics"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/rpc"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/show"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 )
 
@@ -106,6 +108,28 @@ func (d *Driver) live(identity *rpc.Identity, life *lifecycle.Lifecycle) func(co
 		}
 		return l
 	}
+}
+
+// pages are what is served on --metrics-address. All of them can only be read, and none asks anybody.
+func (d *Driver) pages(count *metrics.Metrics) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", count.Handler())
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		r := count.Last()
+		if r == nil {
+			http.Error(w, "the first look at the storage has not ended yet", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		_ = show.HTML(w, r) // who has left sees nothing
+	})
+	if d.cfg.Profiling {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return mux
 }
 
 // liveBound is how long whoever asks the driver of itself waits for what LVM says.

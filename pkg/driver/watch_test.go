@@ -39,9 +39,15 @@ func freeAddress(t *testing.T) string {
 // page gives the metrics; "" while they are not served.
 func page(t *testing.T, address string) string {
 	t.Helper()
+	return get(t, "http://"+address+"/metrics")
+}
+
+// get gives a page; "" where there is none.
+func get(t *testing.T, url string) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +90,12 @@ func TestMetricsAndState(t *testing.T) {
 	}
 	pageWith(t, cfg.MetricsAddress, `volume_group_size_bytes{vg="data"} 1.073741824e+09`)
 	pageWith(t, cfg.MetricsAddress, `# {request="`+number[1]+`"}`)
+
+	for path, want := range map[string]string{"/": "<title>" + cfg.NodeName, "/debug/pprof/": "404"} {
+		if got := get(t, "http://"+cfg.MetricsAddress+path); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
 
 	m.FailReads("data", nil) // as if it had changed, so that the next question asks LVM
 	_, release := m.Block("fullreport")

@@ -74,6 +74,9 @@ func (m *Metrics) Handler() http.Handler {
 // Show makes a report what scrapes tell of from now on. Nobody may change it any more.
 func (m *Metrics) Show(r *status.Report) { m.report.Store(r) }
 
+// Last gives the report that is shown; nil: none was yet.
+func (m *Metrics) Last() *status.Report { return m.report.Load() }
+
 // Call counts a CSI call. Methods and codes are those of the CSI specification and of gRPC: few.
 func (m *Metrics) Call(method, code string, took time.Duration, request string) {
 	if o, ok := m.calls.WithLabelValues(method, code).(prometheus.ExemplarObserver); ok {
