@@ -57,7 +57,8 @@ hard_tests = KilledLVM \
 	HealthOfAnErringDisk \
 	HealthOfAThinPool \
 	HealthOfABtrfs \
-	CopyOnRealDevices
+	CopyOnRealDevices \
+	DevicesThatGo
 hard_suite = AccessModes \
 	Adopt(Refuses|Interrupted) \
 	Attach.+ \

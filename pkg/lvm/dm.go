@@ -193,12 +193,27 @@ func (d deviceMapper) node(ctx context.Context, path string, major, minor uint32
 	return nil
 }
 
-func number(path string) (int64, error) {
+// readAttr reads an attribute of a device in sysfs. fs.ErrNotExist: the device has no such attribute, or is being removed.
+func readAttr(path string) (string, error) {
 	b, err := os.ReadFile(path)
+	return strings.TrimSuffix(string(b), "\n"), goneIfGoing(err)
+}
+
+// goneIfGoing makes fs.ErrNotExist of the answers to who has opened an attribute of a device that is being removed: EINVAL of
+// device-mapper (dm_attr_show in linux/drivers/md/dm-sysfs.c), ENODEV of sysfs (kernfs_seq_start in linux/fs/kernfs/file.c).
+func goneIfGoing(err error) error {
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return err
+}
+
+func number(path string) (int64, error) {
+	text, err := readAttr(path)
 	if err != nil {
 		return 0, err
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}

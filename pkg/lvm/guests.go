@@ -125,6 +125,5 @@ func (g guests) loopIsGuest(name string) (bool, error) {
 }
 
 func (g guests) attr(name, attr string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(g.sys, "block", name, attr))
-	return strings.TrimSuffix(string(b), "\n"), err
+	return readAttr(filepath.Join(g.sys, "block", name, attr))
 }

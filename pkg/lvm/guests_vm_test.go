@@ -163,6 +163,38 @@ func TestSuspended(t *testing.T) {
 	sh(t, "dmsetup", "resume", volume.DMName(r))
 }
 
+// Devices of others come and go while the driver looks; one that is just going is no reason to stop. The kernel answers EINVAL or
+// ENODEV then, to a reader that is there in the very moment.
+func TestDevicesThatGo(t *testing.T) {
+	m := newMachine(t)
+	l := m.lvmOf(t, m.NewGroup(t, 1))
+	over, looked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(looked)
+		for {
+			if _, err := l.commands.guests.find(); err != nil {
+				t.Errorf("find: %v", err)
+				return
+			}
+			if _, err := l.dm.allSuspended(); err != nil {
+				t.Errorf("allSuspended: %v", err)
+				return
+			}
+			select {
+			case <-over:
+				return
+			default:
+			}
+		}
+	}()
+	for range 100 {
+		sh(t, "dmsetup", "create", "comes", "--table", "0 8 zero")
+		sh(t, "dmsetup", "remove", "comes")
+	}
+	close(over)
+	<-looked
+}
+
 // case B37: nothing is left behind in /etc/lvm, and nothing there need be writable.
 func TestNoArchive(t *testing.T) {
 	m := newMachine(t)

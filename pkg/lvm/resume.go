@@ -190,8 +190,8 @@ func (d deviceMapper) uuid(name string) string  { return d.attr(name, "dm/uuid")
 func (d deviceMapper) alias(name string) string { return d.attr(name, "dm/name") }
 
 func (d deviceMapper) attr(name, attr string) string {
-	b, _ := os.ReadFile(filepath.Join(d.sys, "block", name, attr))
-	return strings.TrimSpace(string(b))
+	text, _ := readAttr(filepath.Join(d.sys, "block", name, attr))
+	return text
 }
 
 // neighbours gives the devices directly above ("holders") or below ("slaves").
