@@ -8,18 +8,24 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 )
 
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	err := mainErr(command(os.Getenv), signals)
+	root := command(os.Getenv)
+	if filepath.Base(os.Args[0]) == pluginName {
+		root = pluginCommand(os.Getenv, &run.Local{})
+	}
+	err := mainErr(root, signals)
 	var silent exitStatus
 	if errors.As(err, &silent) {
 		os.Exit(int(silent))
