@@ -151,6 +151,19 @@ func (l *Lifecycle) remove(ctx context.Context, r volume.Ref, k volume.Kind) err
 	if err := l.unrestore(ctx, r); err != nil {
 		return err
 	}
+	return l.removeLV(ctx, r, k)
+}
+
+// removeLV removes a logical volume that nobody has open. Where LVM finds it open all the same, it was opened after it was looked at; who
+// only looks, as the driver itself does for its health, is waited for, and it is tried once more.
+func (l *Lifecycle) removeLV(ctx context.Context, r volume.Ref, k volume.Kind) error {
+	err := l.LVM.Remove(ctx, r, k)
+	if !errors.Is(err, volume.ErrBusy) {
+		return err
+	}
+	if _, e := l.waitClosed(ctx, r, true); e != nil {
+		return err
+	}
 	return l.LVM.Remove(ctx, r, k)
 }
 

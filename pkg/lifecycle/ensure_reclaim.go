@@ -61,6 +61,19 @@ func (l *Lifecycle) format(ctx context.Context, lv volume.LV, f volume.Format) e
 
 // closed waits a short while until nobody has the device open. The error is an ErrBusy, and if patient names the holders.
 func (l *Lifecycle) closed(ctx context.Context, r volume.Ref, what string, patient bool) (d volume.Device, err error) {
+	d, err = l.waitClosed(ctx, r, patient)
+	switch {
+	case !errors.Is(err, volume.ErrBusy):
+		return d, err
+	case patient:
+		return d, l.inUse(ctx, what, d, "")
+	default:
+		return d, fmt.Errorf("%s: %w", what, volume.ErrBusy)
+	}
+}
+
+// waitClosed is closed, and names nobody.
+func (l *Lifecycle) waitClosed(ctx context.Context, r volume.Ref, patient bool) (d volume.Device, err error) {
 	var active bool
 	err = poll(ctx, l.patience(patient), func() (bool, error) {
 		if d, active, err = l.device(ctx, r); err != nil {
@@ -68,14 +81,10 @@ func (l *Lifecycle) closed(ctx context.Context, r volume.Ref, what string, patie
 		}
 		return !active || d.Open == 0, nil
 	})
-	switch {
-	case err != nil || !active || d.Open == 0:
-		return d, err
-	case patient:
-		return d, l.inUse(ctx, what, d, "")
-	default:
-		return d, fmt.Errorf("%s: %w", what, volume.ErrBusy)
+	if err == nil && active && d.Open != 0 {
+		err = volume.ErrBusy
 	}
+	return d, err
 }
 
 // mountOptions are those of the file system's own mount. Read-only is a matter of each publication: the file system
@@ -249,7 +258,7 @@ func (l *Lifecycle) removeInline(ctx context.Context, r volume.Ref, patient bool
 	if err != nil {
 		return err
 	}
-	err = l.LVM.Remove(ctx, r, volume.Inline)
+	err = l.removeLV(ctx, r, volume.Inline)
 	if patient && errors.Is(err, volume.ErrBusy) { // opened between the look and the removal
 		return l.inUse(ctx, what, d, "")
 	}

@@ -122,7 +122,7 @@ func (l *Lifecycle) Members(ctx context.Context, group volume.Ref) ([]volume.LV,
 func (l *Lifecycle) dropGroup(ctx context.Context, group volume.Ref) error {
 	members, err := l.Members(ctx, group)
 	for _, lv := range members {
-		err = errors.Join(err, l.LVM.Remove(ctx, lv.Ref, volume.Snapshot))
+		err = errors.Join(err, l.removeLV(ctx, lv.Ref, volume.Snapshot))
 	}
 	return err
 }

@@ -155,7 +155,7 @@ func (l *Lifecycle) dropTemporary(ctx context.Context, vg, lv string) error {
 		return nil
 	}
 	if err == nil {
-		err = l.LVM.Remove(ctx, r, volume.Temporary)
+		err = l.removeLV(ctx, r, volume.Temporary)
 	}
 	if errors.Is(err, volume.ErrPrecondition) {
 		return fmt.Errorf("remove temporary snapshot %s: %v", r, err) //nolint:errorlint // the precondition is not the caller's

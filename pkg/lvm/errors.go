@@ -61,6 +61,8 @@ var messages = []struct {
 	{regexp.MustCompile(`Logical volume \S+ contains a filesystem in use`), volume.ErrBusy},
 	{regexp.MustCompile(`Logical volume \S+ is used by another device`), volume.ErrBusy},
 	{regexp.MustCompile(`Logical volume \S+ in use\.`), volume.ErrBusy},
+	// libdm/libdm-deptree.c, _dm_tree_deactivate_children: opened after lv_check_not_in_use
+	{regexp.MustCompile(`Unable to deactivate open \S+ \(\d+:\d+\)`), volume.ErrBusy},
 
 	// lib/metadata/metadata.c, vg_read; tools/toollib.c, _process_vgnameid_list
 	{regexp.MustCompile(`Volume group "[^"]+" not found`), errNoGroup},

@@ -38,6 +38,7 @@ func TestClassify(t *testing.T) {
 		{"an origin of thick snapshots", "  Snapshot origin volumes can be resized only while inactive: try lvchange -an.", volume.ErrPrecondition},
 		{"no volume to extend", "  Logical volume v not found in volume group data.", errNoLV},
 		{"open", real("open"), volume.ErrBusy},
+		{"opened in the middle", "  Unable to deactivate open csi--test-v (253:10).\n  Cannot deactivate logical volume csi-test/v.", volume.ErrBusy},
 		{"mounted", real("mounted"), volume.ErrBusy},
 		{"under another device", real("device"), volume.ErrBusy},
 		{"no group", real("nogroup"), errNoGroup},
