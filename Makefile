@@ -58,7 +58,8 @@ hard_tests = KilledLVM \
 	HealthOfAThinPool \
 	HealthOfABtrfs \
 	CopyOnRealDevices \
-	DevicesThatGo
+	DevicesThatGo \
+	StatusAndDoctor
 hard_suite = AccessModes \
 	Adopt(Refuses|Interrupted) \
 	Attach.+ \

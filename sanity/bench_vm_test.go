@@ -5,6 +5,8 @@ package sanity
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,8 +32,12 @@ const (
 	// benchBinary is made by "make build", which "make bench" does first.
 	benchBinary = "../bin/csi-local-lvm"
 
+	benchMetrics = "127.0.0.1:9810"
+
 	ratioGoal    = 1.15
 	residentGoal = 30 << 20
+	looksGoal    = 2 * time.Second
+	scrapeGoal   = 50 * time.Millisecond
 )
 
 // BenchmarkCalls measures each call of the driver, the real binary, and the commands that an operator would give instead, in
@@ -59,6 +65,35 @@ func benchmarkCalls(b *testing.B, volumes int) {
 		b.ReportMetric(r.ratio(), strings.NewReplacer(",", "", " ", "-").Replace(r.what)+"-ratio")
 	}
 	m.rest(b)
+	m.looks(b)
+}
+
+// looks measures what tells of all these volumes: the commands beside the driver, and a scrape.
+func (m *benchMachine) looks(b *testing.B) {
+	for _, command := range []string{"status", "doctor"} {
+		start := time.Now()
+		out, err := exec.Command(benchBinary, command, "--state-dir="+m.in("state")).CombinedOutput()
+		took := time.Since(start)
+		if exit := (*exec.ExitError)(nil); err != nil && !(command == "doctor" && errors.As(err, &exit)) { // it may find something
+			b.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		fmt.Printf("%s took %s\n", command, took.Round(time.Millisecond))
+		b.ReportMetric(float64(took.Milliseconds()), "ms-"+command)
+		if took > looksGoal {
+			b.Errorf("%s took %s, more than %s", command, took, looksGoal)
+		}
+	}
+	start := time.Now()
+	resp, err := http.Get("http://" + benchMetrics + "/metrics")
+	must(b, err)
+	_, err = io.Copy(io.Discard, resp.Body)
+	must(b, errors.Join(err, resp.Body.Close()))
+	took := time.Since(start)
+	fmt.Printf("a scrape took %s\n", took.Round(100*time.Microsecond))
+	b.ReportMetric(float64(took.Microseconds())/1000, "ms-scrape")
+	if took > scrapeGoal {
+		b.Errorf("a scrape took %s, more than %s", took, scrapeGoal)
+	}
 }
 
 // benchMachine is two volume groups, each on a disk of its own, and the driver.
@@ -102,7 +137,7 @@ func (m *benchMachine) start(b *testing.B) {
 	must(b, err)
 	defer log.Close()
 	p := &process{cmd: exec.Command(benchBinary, "serve", "--node-name=node-1", "--volume-groups="+benchVG,
-		"--endpoint="+m.in("csi.sock"), "--state-dir="+m.in("state"), "--kubelet-dir="+m.in("kubelet")), ended: make(chan struct{})}
+		"--endpoint="+m.in("csi.sock"), "--state-dir="+m.in("state"), "--kubelet-dir="+m.in("kubelet"), "--metrics-address="+benchMetrics), ended: make(chan struct{})}
 	p.cmd.Stderr = log
 	must(b, p.cmd.Start())
 	go func() {
