@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -201,6 +202,65 @@ func TestAlerts(t *testing.T) {
 		}
 		if isQuiet := slices.Contains(quiet, reason); isQuiet == (raised == 1) || raised > 1 {
 			t.Errorf("%s raises %d alerts", reason, raised)
+		}
+	}
+}
+
+// The dashboard of the chart is JSON, its panels do not lie on each other, and it shows each metric of the driver, and none that is not there.
+func TestDashboard(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/charts/csi-local-lvm/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	taken := map[[2]int]string{}
+	for _, p := range board.Panels {
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if taken[at] != "" || at[0] >= 24 {
+					t.Fatalf("%s lies on %q, or outside", p.Title, taken[at])
+				}
+				taken[at] = p.Title
+			}
+		}
+		for _, target := range p.Targets {
+			shown = append(shown, regexp.MustCompile(prefix+`[a-z_]+`).FindAllString(target.Expr, -1)...)
+		}
+	}
+	families, err := full().registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known []string
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), prefix) {
+			known = append(known, f.GetName())
+		}
+	}
+	base := func(name string) string {
+		return strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
+	}
+	// What is wrong with them is among the conditions; of copies there is what is left.
+	elsewhere := []string{prefix + "thin_pool_size_bytes", prefix + "thin_pool_virtual_bytes", prefix + "volume_group_missing_disks", prefix + "copies"}
+	for _, name := range shown {
+		if !slices.Contains(known, base(name)) {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	for _, name := range known {
+		if !slices.ContainsFunc(shown, func(s string) bool { return base(s) == name }) && !slices.Contains(elsewhere, name) {
+			t.Errorf("the dashboard does not show %s", name)
 		}
 	}
 }
