@@ -135,9 +135,8 @@ image: ## build the container image (IMAGE=name:tag ENGINE=docker, podman or bui
 
 imagetest: ## build the image without a registry, and start it (as root)
 	@hack/setup image
-	@rm -rf --one-file-system bin/image
-	@$(step) "build the image" env VERSION=$(VERSION) REVISION=$(REVISION) hack/image $(CURDIR)/bin/image
-	@$(step) "start the image" env IMAGE=$(CURDIR)/bin/image go test -C hack/deploy -tags image -count=1 -run 'Image|Programs|OtherArchitecture' .
+	@$(step) "build the image and start it" env VERSION=$(VERSION) REVISION=$(REVISION) hack/image \
+	  go test -C hack/deploy -tags image -count=1 -run 'Image|Programs|OtherArchitecture' .
 
 manifests: ## render the chart into deploy/kubernetes
 	@$(step) manifests go run -C hack/deploy . $(CURDIR)
