@@ -106,6 +106,7 @@ func Rules() (out []string) {
 
 // Examine applies all rules to the facts: the worst findings first. It asks nothing.
 func Examine(f *Facts) []Finding {
+	f.index()
 	out := []Finding{}
 	for _, r := range rules {
 		for _, found := range r.find(f) {

@@ -33,6 +33,9 @@ type Facts struct {
 	Machine   Machine             `json:"machine"`
 	Cluster   *Cluster            `json:"cluster,omitempty"` // nil: Kubernetes was not asked
 	Held      map[string][]string `json:"held,omitempty"`    // by volume id: who uses a volume that is mounted nowhere here
+
+	volumes map[string]status.Volume // by id
+	tops    map[string]string        // by path: the number of the device on top
 }
 
 // Wanted is one of kubelet's files vol_data.json that name the driver (kubernetes pkg/volume/csi/csi_mounter.go).
@@ -229,12 +232,20 @@ func (f *Facts) podGone(uid string) bool {
 	return uid != "" && f.PodsKnown && !slices.Contains(f.Pods, uid)
 }
 
-func (f *Facts) volume(id string) (status.Volume, bool) {
-	i := slices.IndexFunc(f.Report.Volumes, func(v status.Volume) bool { return v.ID == id })
-	if i < 0 {
-		return status.Volume{}, false
+// index makes what is looked up by a name found at once: there may be a thousand of each.
+func (f *Facts) index() {
+	f.volumes, f.tops = map[string]status.Volume{}, map[string]string{}
+	for _, v := range f.Report.Volumes {
+		f.volumes[v.ID] = v
 	}
-	return f.Report.Volumes[i], true
+	for _, m := range f.Report.Mounts { // the topmost comes last
+		f.tops[m.Target] = fmt.Sprintf("%d:%d", m.Major, m.Minor)
+	}
+}
+
+func (f *Facts) volume(id string) (status.Volume, bool) {
+	v, known := f.volumes[id]
+	return v, known
 }
 
 // knowsVolumes reports whether a volume that is not in the report is not there.
@@ -246,10 +257,6 @@ func (f *Facts) knowsVolumes() bool {
 
 // device names the device that is on top at a path; "" where nothing is.
 func (f *Facts) device(path string) (number string, mounted bool) {
-	for _, m := range f.Report.Mounts {
-		if m.Target == path {
-			number, mounted = fmt.Sprintf("%d:%d", m.Major, m.Minor), true
-		}
-	}
+	number, mounted = f.tops[path]
 	return number, mounted
 }

@@ -33,8 +33,7 @@ func suspended(f *Facts) (out []Finding) {
 // inactive is about volumes that somebody is to have here. Others have no device after a start of the machine where nothing activates them, and need none.
 func inactive(f *Facts) (out []Finding) {
 	for _, v := range f.Report.Volumes {
-		wanted := slices.ContainsFunc(f.Kubelet, func(k Wanted) bool { return k.Handle == v.ID })
-		if v.Active || v.Partial || v.Unknown != "" || !wanted || v.Boundary == status.Creating || v.Boundary == status.InTeardown {
+		if v.Active || v.Partial || v.Unknown != "" || !slices.ContainsFunc(f.Kubelet, func(k Wanted) bool { return k.Handle == v.ID }) || v.Boundary == status.Creating || v.Boundary == status.InTeardown {
 			continue
 		}
 		ref := v.Ref()
