@@ -27,14 +27,17 @@ type watcher struct {
 	standing  status.Standing
 }
 
-// lookEvery is how old what the metrics tell may be, and how late something is logged. A look at 1,000 volumes takes a part of a second.
-const lookEvery = 30 * time.Second
+// lookEvery is how old what the metrics tell is, and how late something is logged. A look at 1,000 volumes takes a part of a second; where
+// it takes longer, the pause after it is lookPause times as long, so that looking takes a hundredth of the time at most.
+const (
+	lookEvery = 30 * time.Second
+	lookPause = 100
+)
 
 // run looks until ctx ends. Without a look at once, the driver is given time for what it was started for.
 func (w *watcher) run(ctx context.Context, atOnce bool) {
-	every := time.NewTicker(w.every)
-	defer every.Stop()
 	for {
+		begin := time.Now()
 		if atOnce {
 			w.look(ctx)
 		}
@@ -42,7 +45,7 @@ func (w *watcher) run(ctx context.Context, atOnce bool) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-every.C:
+		case <-time.After(max(w.every, lookPause*time.Since(begin))):
 		}
 	}
 }
