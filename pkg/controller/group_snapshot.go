@@ -18,8 +18,9 @@ type Groups interface {
 	CreateGroup(ctx context.Context, group volume.Ref, name string, sources []volume.Ref, store volume.CopyOnWrite) ([]volume.LV, error)
 	// DeleteGroup removes the snapshots of a group; nil where there are none.
 	DeleteGroup(ctx context.Context, group volume.Ref) error
-	// Members gives the snapshots of a group; none where there is no such group.
-	Members(ctx context.Context, group volume.Ref) ([]volume.LV, error)
+	// Members gives the snapshots of a group; none where there is no such group. named are some of them, which may be gone. ErrInvalid: one
+	// of these is there, and not of the group.
+	Members(ctx context.Context, group volume.Ref, named ...volume.Ref) ([]volume.LV, error)
 }
 
 // GroupController implements csi.GroupControllerServer: snapshots of several volumes at one moment.
@@ -101,7 +102,7 @@ func (g *GroupController) GetVolumeGroupSnapshot(ctx context.Context, req *csi.G
 	if err != nil {
 		return nil, err
 	}
-	members, err := g.groups.Members(ctx, group)
+	members, err := g.members(ctx, group, req.GetSnapshotIds())
 	switch {
 	case err != nil:
 		return nil, err
@@ -127,7 +128,7 @@ func (g *GroupController) DeleteVolumeGroupSnapshot(ctx context.Context, req *cs
 	if err != nil {
 		return nil, err
 	}
-	members, err := g.groups.Members(ctx, group)
+	members, err := g.members(ctx, group, req.GetSnapshotIds())
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +139,22 @@ func (g *GroupController) DeleteVolumeGroupSnapshot(ctx context.Context, req *cs
 		return nil, err
 	}
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+}
+
+// members gives the snapshots of a group. ids are those that a call names; one that this driver never gave out is of a snapshot that is not
+// there.
+func (g *GroupController) members(ctx context.Context, group volume.Ref, ids []string) ([]volume.LV, error) {
+	var named []volume.Ref
+	for _, id := range ids {
+		r, err := g.locateAs(snapshotIDs, id)
+		if err != nil && !errors.Is(err, volume.ErrNotFound) {
+			return nil, err
+		}
+		if err == nil {
+			named = append(named, r)
+		}
+	}
+	return g.groups.Members(ctx, group, named...)
 }
 
 // matches checks the snapshot_ids of a call, if it has any: each member is among them.

@@ -136,7 +136,7 @@ func laterThan(base, target volume.LV, req *csi.GetMetadataDeltaRequest) error {
 	case base.Tags.Origin != target.Tags.Origin || base.VG != target.VG || base.Pool != target.Pool:
 		return volume.Invalid(field, id, fmt.Sprintf("a snapshot of volume %s in pool %s, and the base is one of %s in pool %s; give two of one volume",
 			target.Tags.Origin, target.Pool, base.Tags.Origin, base.Pool))
-	case base.Tags.Created > target.Tags.Created:
+	case base.ThinID > target.ThinID: // not by their times: clocks jump. LVM gives each thin volume a higher number than any that the pool has
 		return volume.Invalid(field, id, "older than base_snapshot_id; give the older snapshot as the base")
 	}
 	return nil

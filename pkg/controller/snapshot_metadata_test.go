@@ -108,3 +108,21 @@ func TestStreamsThatFail(t *testing.T) {
 		}
 	}
 }
+
+// The clock was set back between two snapshots: which is the older one does not depend on it.
+func TestOrderOfSnapshots(t *testing.T) {
+	s, _ := newSnapshotMetadata(1)
+	v := s.controller.volumes.(*volumes)
+	later := v.lvs[len(v.lvs)-1]
+	later.LV, later.UUID, later.ThinID, later.Tags.Created = "later", "w", 9, 0
+	v.lvs = append(v.lvs, later)
+	ask := func(base, target string) error {
+		return s.GetMetadataDelta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: "node-1/vg0/" + base, TargetSnapshotId: "node-1/vg0/" + target}, &deltaSink{sink{ctx: bg}})
+	}
+	want(t, ask("s", "later"), nil)
+	want(t, ask("later", "s"), volume.ErrInvalid)
+}
+
+type deltaSink struct{ sink }
+
+func (s *deltaSink) Send(*csi.GetMetadataDeltaResponse) error { return nil }

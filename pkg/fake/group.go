@@ -75,16 +75,19 @@ func (m *Machine) AddGroup(name string, extentBytes int64, pvBytes ...int64) {
 	m.groups[name] = g
 }
 
-// DropGroup takes a volume group away with all its disks.
-func (m *Machine) DropGroup(name string) {
+// DropGroup takes a volume group away with all its disks, until they are put back.
+func (m *Machine) DropGroup(name string) (back func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g := m.groups[name]; g != nil {
-		for _, v := range g.lvs {
-			v.deactivate(m)
-		}
-		delete(m.groups, name)
+	g := m.groups[name]
+	if g == nil {
+		return func() {}
 	}
+	for _, v := range g.lvs {
+		v.deactivate(m)
+	}
+	delete(m.groups, name)
+	return func() { m.byHand(name, func(*group) { m.groups[name] = g }) }
 }
 
 // AddPool makes a thin pool.

@@ -674,7 +674,8 @@ func (c *LVM) readable(ctx context.Context) ([]*group, error) {
 	return out, nil
 }
 
-// List gives the logical volumes of the driver in its groups, by group and name.
+// List gives the logical volumes of the driver in its groups, by group and name. It is an error that a group is not there which is
+// named without wildcards.
 func (c *LVM) List(ctx context.Context) ([]volume.LV, error) {
 	groups, err := c.readable(ctx)
 	if err != nil {
@@ -682,6 +683,11 @@ func (c *LVM) List(ctx context.Context) ([]volume.LV, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, name := range c.names("") {
+		if c.groups[name] == nil {
+			return nil, fmt.Errorf("volume group %s is not there", name)
+		}
+	}
 	var out []volume.LV
 	for _, v := range c.volumes() {
 		if slices.Contains(groups, v.group) && v.parsed().Owner == c.cfg.Owner {

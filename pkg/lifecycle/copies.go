@@ -157,10 +157,11 @@ func (l *Lifecycle) StopCopies() {
 	l.copies.cancel(errStopping, func(Copy) bool { return true })
 }
 
-// CancelCopy ends a copy onto the volume of that lock key (volume.LockKey), and reports whether there is one. It does not wait for its end. A
-// DeleteVolume does this: it finds the lock of the volume taken by the CreateVolume that copies.
-func (l *Lifecycle) CancelCopy(key string) bool {
-	return l.copies.cancel(errDeleted, func(c Copy) bool { return c.To.LV == key })
+// CancelCopy ends a copy onto the volume, and reports whether there is one. It does not wait for its end. A DeleteVolume does this: it finds
+// the lock of the volume taken by the CreateVolume that copies. That lock is one by name (volume.LockKey); a volume of the same name in
+// another volume group, or on another node, is another one.
+func (l *Lifecycle) CancelCopy(volumeID string) bool {
+	return l.copies.cancel(errDeleted, func(c Copy) bool { return l.id(c.To) == volumeID })
 }
 
 // Copies gives the copies under way, the oldest first.

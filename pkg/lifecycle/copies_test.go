@@ -122,13 +122,18 @@ func TestCopyIsGivenUpForADelete(t *testing.T) {
 	other := b.start(b.thick("more", "other"))
 	<-b.begun
 	<-b.begun
-	if b.CancelCopy("from") || !b.CancelCopy("to") {
-		t.Error("the key is that of the destination")
+	for _, other := range []string{"node-1/data/from", "node-1/more/to", "node-2/data/to", "to", ""} {
+		if b.CancelCopy(other) {
+			t.Errorf("given up for a delete of %q", other)
+		}
+	}
+	if !b.CancelCopy("node-1/data/to") {
+		t.Error("not given up")
 	}
 	if err := <-ended; !errors.Is(err, volume.ErrPending) || !strings.Contains(err.Error(), "deleted") {
 		t.Errorf("got %v", err)
 	}
-	if b.CancelCopy("to") {
+	if b.CancelCopy("node-1/data/to") {
 		t.Error("there is none any more")
 	}
 	b.step <- copiedBytes

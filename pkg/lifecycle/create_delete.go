@@ -63,6 +63,9 @@ func (l *Lifecycle) create(ctx context.Context, s volume.Spec, complete func(con
 	lv, err = l.LVM.Create(ctx, s)
 	if err == nil && s.Unfinished() {
 		lv, err = l.restore(ctx, s, lv)
+		var cancel context.CancelFunc
+		ctx, cancel = l.anew(ctx)
+		defer cancel()
 	}
 	if err == nil && len(s.Mutable) != 0 {
 		err = l.LVM.Tune(ctx, lv.Ref, s.Kind, nil, nil, s.Mutable)
@@ -83,16 +86,18 @@ func handOut(lv volume.LV, err error) error {
 }
 
 // find looks for a logical volume of the name, in every volume group that is there: the name alone decides. That another
-// group is lost must not stop this one. What was to become a snapshot and is none is removed, and so not found: it was cut off,
-// its record was lost, and nobody can have been given it.
+// group is lost must not stop this one. What nobody can have been given is removed, and so not found.
 func (l *Lifecycle) find(ctx context.Context, s volume.Spec) (volume.LV, error) {
 	r := s.Ref
 	lv, err := l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
-	if err == nil && lv.Tags.Kind == s.Kind && cutOff(lv) {
-		if err := l.remove(ctx, lv.Ref, s.Kind); err != nil {
-			return lv, fmt.Errorf("%w: %v; it could not be removed: %v", volume.ErrPending, lv.Whole(), err) //nolint:errorlint // its class is not the answer
+	if err == nil && lv.Tags.Kind == s.Kind {
+		left, err := l.cutOff(lv)
+		if err != nil {
+			return lv, err
 		}
-		lv, err = l.LVM.Lookup(ctx, volume.Ref{LV: r.LV})
+		if left {
+			return l.findAnew(ctx, s, lv)
+		}
 	}
 	if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrPrecondition) {
 		return lv, err
@@ -100,9 +105,22 @@ func (l *Lifecycle) find(ctx context.Context, s volume.Spec) (volume.LV, error) 
 	return l.LVM.Lookup(ctx, r)
 }
 
-// cutOff reports whether a logical volume that no call is at and no record tells of was surely given to nobody.
-func cutOff(lv volume.LV) bool {
-	return lv.Tags.State == volume.Copying || lv.Tags.Kind == volume.Snapshot && lv.Tags.State == "" && lv.Whole() != nil
+// findAnew is find without what a create that was cut off has left.
+func (l *Lifecycle) findAnew(ctx context.Context, s volume.Spec, left volume.LV) (volume.LV, error) {
+	err := l.undoCreate(ctx, journal.Record{VolumeID: l.id(left.Ref), Kind: s.Kind, VG: left.VG, LV: left.LV})
+	if err != nil {
+		return left, fmt.Errorf("%w: an earlier create of logical volume %s was cut off, and what it left could not be removed: %v",
+			volume.ErrPending, left.Ref, err) //nolint:errorlint // its class is not the answer
+	}
+	return l.LVM.Lookup(ctx, volume.Ref{LV: s.LV})
+}
+
+// cutOff reports whether a logical volume that no call is at was surely given to nobody: the record of its create is there, as where the
+// default volume group was another one then; or that was lost, and it is not whole.
+func (l *Lifecycle) cutOff(lv volume.LV) (bool, error) {
+	rec, recorded, err := l.Journal.Get(l.id(lv.Ref))
+	return recorded && rec.Intent == journal.Create ||
+		lv.Tags.State == volume.Copying || lv.Tags.Kind == volume.Snapshot && lv.Tags.State == "" && lv.Whole() != nil, err
 }
 
 func (l *Lifecycle) sameVolume(s volume.Spec, lv volume.LV) error {

@@ -58,13 +58,16 @@ func (l *Lifecycle) Modify(ctx context.Context, r volume.Ref, changes volume.Mut
 	if err := l.limitable(ctx, r, to); err != nil {
 		return err
 	}
-	own := !recorded || begun // the record of a teardown stands; then the CO's repetition must do
+	own, earlier := !recorded || begun, rec // the record of a teardown stands; then the CO's repetition must do
 	if own {
 		rec = journal.Record{VolumeID: id, Kind: volume.Persistent, VG: r.VG, LV: r.LV, Intent: journal.Modify, Mutable: to.String(), Since: time.Now()}
 		l.intend(ctx, rec)
 	}
 	err = l.apply(ctx, lv, to)
-	if own && (err == nil || errors.Is(err, volume.ErrInvalid)) {
+	switch refused := errors.Is(err, volume.ErrInvalid); {
+	case refused && begun:
+		l.intend(ctx, earlier) // which is carried on without this one
+	case own && (err == nil || refused):
 		l.forget(ctx, rec)
 		l.finished(id)
 	}

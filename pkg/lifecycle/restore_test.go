@@ -319,7 +319,7 @@ func TestRestoreWithoutItsRecord(t *testing.T) {
 			b.wantOnly("deleted", "src")
 
 			b, _ = lose(t, cut)
-			b.Timing.CreateGrace = time.Millisecond
+			b.Timing.CreateGrace, b.Timing.FirstRetry = time.Millisecond, time.Millisecond // it may be due before its lock is free
 			b.lostCopies(t.Context())
 			for end := time.Now().Add(20 * time.Second); len(b.Journal.All()) != 0; <-time.Tick(time.Millisecond) {
 				if time.Now().After(end) {

@@ -81,7 +81,10 @@ func (l *Lifecycle) id(r volume.Ref) string { return volume.ID{Node: l.Node, Ref
 // volume is filled from it, is ErrPrecondition and unaltered. What was made of a thin snapshot lives on without it.
 func (l *Lifecycle) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
 	lv, err := l.LVM.Lookup(ctx, r)
-	if m, ok := lv.Tags.Membership(); err == nil && ok {
+	if err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrPrecondition) {
+		return err // it may be one of a group
+	}
+	if m, ok := lv.Tags.Membership(); ok {
 		return volume.Invalid("snapshot_id", l.id(r), fmt.Sprintf("it is one of the %d snapshots of group %s, which are deleted together; delete that", m.Members, l.id(m.Ref)))
 	}
 	return l.delete(ctx, r, volume.Snapshot)

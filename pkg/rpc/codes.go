@@ -42,6 +42,7 @@ var table = []row{
 	// In a teardown it is journalled, and carried on. Elsewhere nothing is: it is Internal.
 	{is: volume.ErrBusy, code: codes.Aborted, only: csi.Node_NodeUnpublishVolume_FullMethodName},
 	{is: volume.ErrBusy, code: codes.Aborted, only: csi.Node_NodeUnstageVolume_FullMethodName},
+	{is: volume.ErrBusy, code: codes.Aborted, only: csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName}, // begun when none was in use
 
 	{is: errStopping, code: codes.Unavailable},
 	{is: context.DeadlineExceeded, code: codes.DeadlineExceeded},

@@ -38,7 +38,7 @@ type node struct {
 	publish func(context.Context) error
 	stats   func(context.Context) error
 
-	interrupt func(key string) bool
+	interrupt func(volumeID string) bool
 }
 
 func (n *node) NodePublishVolume(ctx context.Context, _ *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {

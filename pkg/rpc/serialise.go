@@ -29,7 +29,7 @@ const (
 // late result is logged. A read is told that nobody waits (its context ends), and is left behind if it does not listen.
 type serialiser struct {
 	locks     *keylock.Locks // of volumes; the sweep takes them too
-	interrupt func(key string) bool
+	interrupt func(volumeID string) bool
 	reads     slots
 	running   sync.WaitGroup // writes, with and without a caller
 
@@ -37,7 +37,7 @@ type serialiser struct {
 	stop     func()          // ends stopping
 }
 
-func newSerialiser(locks *keylock.Locks, interrupt func(key string) bool) *serialiser {
+func newSerialiser(locks *keylock.Locks, interrupt func(volumeID string) bool) *serialiser {
 	ctx, stop := context.WithCancel(context.Background())
 	return &serialiser{locks: locks, interrupt: interrupt, stopping: ctx, stop: stop}
 }
@@ -74,7 +74,7 @@ func (s *serialiser) write(ctx context.Context, req any, method string, p policy
 	if key := p.key(req); key != "" {
 		var err error
 		if release, err = s.locks.Try(key, path.Base(method)); err != nil {
-			if p.interrupts && s.interrupt != nil && s.interrupt(key) {
+			if r, ok := req.(interface{ GetVolumeId() string }); ok && p.interrupts && s.interrupt != nil && s.interrupt(r.GetVolumeId()) {
 				err = fmt.Errorf("%w; it copies, and is given up for this", err)
 			}
 			return nil, err

@@ -78,8 +78,8 @@ func TestDeleteInterruptsACopy(t *testing.T) {
 	g := newGate()
 	var interrupted []string
 	copies := true
-	d := serve(t, &node{publish: g.pass, interrupt: func(key string) bool {
-		interrupted = append(interrupted, key)
+	d := serve(t, &node{publish: g.pass, interrupt: func(volumeID string) bool {
+		interrupted = append(interrupted, volumeID)
 		return copies
 	}}, nil)
 	created := make(chan error, 1)
@@ -102,7 +102,7 @@ func TestDeleteInterruptsACopy(t *testing.T) {
 			t.Errorf("copies: %t, told: %v", copies, err)
 		}
 	}
-	if strings.Join(interrupted, " ") != "v v" {
+	if strings.Join(interrupted, " ") != "n/vg/v n/vg/v" {
 		t.Errorf("interrupted %q", interrupted)
 	}
 	g.end <- nil

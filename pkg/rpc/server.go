@@ -22,8 +22,8 @@ type Services struct {
 	SnapshotMetadata csi.SnapshotMetadataServer // nil: off
 
 	Locks *keylock.Locks // of volumes, shared with whoever else changes them
-	// Interrupt ends a copy onto the volume of this key, and reports whether there is one; it does not wait for its end. Nil: there never is.
-	Interrupt func(key string) bool
+	// Interrupt ends a copy onto the volume, and reports whether there is one; it does not wait for its end. Nil: there never is.
+	Interrupt func(volumeID string) bool
 	// Ended is told of each call that has been answered; nil: nobody is. request is the number that is also in the log, and in the error.
 	Ended func(method string, code codes.Code, took time.Duration, request string)
 }
