@@ -62,6 +62,7 @@ hard_tests = KilledLVM \
 	StatusAndDoctor
 hard_suite = AccessModes \
 	Adopt(Refuses|Interrupted) \
+	AllServicesAtOnce \
 	Attach.+ \
 	BadInput \
 	BusyBesideASecondTarget \

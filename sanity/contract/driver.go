@@ -44,6 +44,7 @@ func Driver(t *testing.T, newHarness func(t *testing.T) Harness) {
 		modifyTests,
 		adoptTests,
 		copyTests,
+		crowdTests,
 	) {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, newHarness(t)) })
 	}
