@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -156,5 +157,36 @@ func TestRefusedModifyKeepsTheEarlier(t *testing.T) {
 	b.retry(b.id(r))
 	if lv, err := b.LVM.Lookup(t.Context(), r); err != nil || lv.Tags.Mutable != "readAhead=512" {
 		t.Errorf("the volume has %q, %v", lv.Tags.Mutable, err)
+	}
+}
+
+// The volume group of an inline volume that a pod has written to is not there, and another is the default now: the pod gets no new volume,
+// which would be empty.
+func TestInlineVolumeWhoseGroupIsAway(t *testing.T) {
+	b := newBench(t)
+	b.m.AddGroup("more", 4<<20, 256<<20)
+	b.m.DropLV(inlineRef)
+	b.mkdirs(filepath.Dir(target))
+	publish := func(vg string) error {
+		r := volume.Ref{VG: vg, LV: inlineRef.LV}
+		return b.PublishInline(t.Context(), InlineRequest{
+			Volume: Volume{ID: inlineID, Kind: volume.Inline, Ref: r}, Target: target,
+			Spec: volume.Spec{Ref: r, AnyVG: true, Kind: volume.Inline, Name: inlineID, Layout: thick, Format: volume.Format{FS: volume.Ext4}, RequiredBytes: 8 << 20},
+		})
+	}
+	b.must(publish("more"))
+	b.must(b.m.WriteFile(target+"/f", "mine"))
+	b.m.Reboot(true)
+	back := b.m.DropGroup("more")
+	if err := publish("data"); !errors.Is(err, volume.ErrPending) {
+		t.Errorf("published while its group is away: %v", err)
+	}
+	if b.there(inlineRef) {
+		t.Error("a second logical volume was made")
+	}
+	back()
+	b.must(publish("data"))
+	if got, err := b.m.ReadFile(target + "/f"); got != "mine" {
+		t.Errorf("read %q, %v", got, err)
 	}
 }

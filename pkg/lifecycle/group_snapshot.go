@@ -107,7 +107,11 @@ func (l *Lifecycle) wasCutOff(ctx context.Context, members []volume.LV, name str
 		return fmt.Errorf("%w: the group snapshot of this name, %s, is of %d other volumes; delete it or use another name", volume.ErrExists, m.Ref, m.Members)
 	}
 	for _, r := range sources {
-		if _, err := l.LVM.Lookup(ctx, memberOf(name, r)); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		member := memberOf(name, r)
+		if slices.ContainsFunc(members, func(lv volume.LV) bool { return lv.Ref == member }) {
+			continue
+		}
+		if err := l.surelyGone(ctx, member); err != nil {
 			return fmt.Errorf("look for the snapshots of group %s: %w", name, err)
 		}
 	}

@@ -218,6 +218,9 @@ func (l *Lifecycle) PublishInline(ctx context.Context, q InlineRequest) error {
 	}
 	l.noOrphan(q.Volume.ID, "it is published")
 	lv, there, err := l.findInline(ctx, q.Spec)
+	if err == nil && !there && recorded { // in a group that is away it may be there, with data
+		err = l.surelyGone(ctx, rec.Ref())
+	}
 	switch {
 	case err != nil && recorded && !errors.Is(err, volume.ErrExists):
 		return kept(err) // an earlier call began it, and this one cannot tell how far
@@ -289,6 +292,18 @@ func (l *Lifecycle) findInline(ctx context.Context, s volume.Spec) (lv volume.LV
 		return lv, false, err
 	}
 	return lv, true, l.sameVolume(s, lv)
+}
+
+// surelyGone is nil where the logical volume is not there, and its group was read well.
+func (l *Lifecycle) surelyGone(ctx context.Context, r volume.Ref) error {
+	_, err := l.LVM.Lookup(ctx, r)
+	switch {
+	case err == nil:
+		return fmt.Errorf("logical volume %s is there by now", r)
+	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition): // or is somebody else's
+		return nil
+	}
+	return err
 }
 
 // inlinePublished reports whether the volume is mounted at the target as asked. ErrPrecondition: something else is

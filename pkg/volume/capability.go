@@ -134,7 +134,7 @@ func SplitFlags(flags []string) []string {
 }
 
 // CheckPath checks a path that the CO names: absolute, without "..", not the root, without control characters, at most
-// 4095 bytes (PATH_MAX in linux/limits.h counts the final NUL). It says nothing about what is there.
+// 4095 bytes (PATH_MAX in linux/limits.h counts the final NUL), of which each name has at most 255 (NAME_MAX). It says nothing about what is there.
 func CheckPath(field, path string) error {
 	switch {
 	case path == "":
@@ -145,6 +145,8 @@ func CheckPath(field, path string) error {
 		return Invalid(field, path, "must be an absolute path")
 	case slices.Contains(strings.Split(path, "/"), ".."):
 		return Invalid(field, path, `must not hold ".."`)
+	case slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return len(name) > 255 }):
+		return Invalid(field, path, "a name in it is too long; at most 255 bytes")
 	case filepath.Clean(path) == "/":
 		return Invalid(field, path, "must not be the root folder")
 	case strings.ContainsFunc(path, func(r rune) bool { return r < 0x20 || r == 0x7f }):

@@ -144,13 +144,13 @@ func TestParseGroup(t *testing.T) {
 }
 
 func TestCheckPath(t *testing.T) {
-	for _, p := range []string{"/a", "/var/lib/kubelet/pods/x/mount", "/a/", "/a//b", "/a b", "/ä", "/..a", "/" + strings.Repeat("x", 4094)} {
+	for _, p := range []string{"/a", "/var/lib/kubelet/pods/x/mount", "/a/", "/a//b", "/a b", "/ä", "/..a", "/" + strings.Repeat("x", 255), strings.Repeat("/x", 2047)} {
 		if err := CheckPath("target_path", p); err != nil {
 			t.Errorf("%q: %v", p, err)
 		}
 	}
 	for _, p := range []string{
-		"", "a", "./a", "../a", "/", "//", "/.", "/a/..", "/a/../b", "/..", "/a\x00b", "/a\nb", "/a\x7f", "/" + strings.Repeat("x", 4095), strings.Repeat("/x", 5<<10),
+		"", "a", "./a", "../a", "/", "//", "/.", "/a/..", "/a/../b", "/..", "/a\x00b", "/a\nb", "/a\x7f", "/" + strings.Repeat("x", 256), "/a/" + strings.Repeat("ä", 128) + "/b", "/a" + strings.Repeat("/x", 2047), strings.Repeat("/x", 5<<10),
 	} {
 		wantField(t, CheckPath("target_path", p), "target_path")
 	}
