@@ -79,7 +79,7 @@ hard_suite = AccessModes \
 	Later.* \
 	List \
 	ManyFilesystems \
-	Modify(Refuses|Create) \
+	Modify(Refuses|Create|ThickOrigin) \
 	Names \
 	NothingToUnpublish \
 	Other(AccessType|Arguments|VolumeGroup) \

@@ -498,6 +498,10 @@ func (c *LVM) Tune(ctx context.Context, r volume.Ref, k volume.Kind, add, remove
 	argv := []string{"lvchange", "--select", volume.OwnerTag(c.cfg.Owner) + " " + volume.KindTag(k), m.String(), strings.Join(add, " "), r.String()}
 	was := false
 	err := c.lvchange(ctx, r, k, argv, func(v *lv) error {
+		readAhead, asked := m[volume.KeyReadAhead]
+		if thick := v.group.dependants(v); thick != "" && asked && v.settings[volume.KeyReadAhead] != readAhead {
+			return fmt.Errorf("%w: %s is the origin of %s; delete its snapshots first", volume.ErrPrecondition, r, thick)
+		}
 		v.retag(add, remove)
 		was = v.tune(m)
 		return nil

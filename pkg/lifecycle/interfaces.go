@@ -31,7 +31,8 @@ type LVM interface {
 	Retag(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string) error
 	// Tune is Retag that besides sets what LVM itself holds of the mutable parameters: read-ahead, recovery rates and
 	// write-mostly; others are none of its business. One LVM command; where the read-ahead is so already, three. A kill can
-	// leave part of it; repeated, it ends well. ErrInvalid: a physical volume on which it does not lie; nothing was changed.
+	// leave part of it; repeated, it ends well. ErrInvalid: a physical volume on which it does not lie. ErrPrecondition: as of Retag, or
+	// another read-ahead for the origin of thick snapshots. Nothing was changed then.
 	Tune(ctx context.Context, r volume.Ref, k volume.Kind, add, remove []string, m volume.Mutable) error
 	// Extend makes the logical volume larger if it carries our owner tag and the kind: to at least required bytes, and at
 	// most limit (volume.ExpandedSize; 0 is not said). Where it is large enough already no LVM command is run, and it is as OK.

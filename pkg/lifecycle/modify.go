@@ -63,8 +63,8 @@ func (l *Lifecycle) Modify(ctx context.Context, r volume.Ref, changes volume.Mut
 		rec = journal.Record{VolumeID: id, Kind: volume.Persistent, VG: r.VG, LV: r.LV, Intent: journal.Modify, Mutable: to.String(), Since: time.Now()}
 		l.intend(ctx, rec)
 	}
-	err = l.apply(ctx, lv, to)
-	switch refused := errors.Is(err, volume.ErrInvalid); {
+	refused, err := l.apply(ctx, lv, to)
+	switch {
 	case refused && begun:
 		l.intend(ctx, earlier) // which is carried on without this one
 	case own && (err == nil || refused):
@@ -80,7 +80,7 @@ func (l *Lifecycle) finishModify(ctx context.Context, rec journal.Record) error 
 	if err == nil {
 		var to volume.Mutable
 		if to, err = volume.ReadMutable(rec.Mutable); err == nil {
-			err = l.apply(ctx, lv, to)
+			_, err = l.apply(ctx, lv, to)
 		}
 	}
 	if err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrInvalid) {
@@ -90,15 +90,15 @@ func (l *Lifecycle) finishModify(ctx context.Context, rec journal.Record) error 
 	return nil
 }
 
-// apply is step 3 of Modify.
-func (l *Lifecycle) apply(ctx context.Context, lv volume.LV, to volume.Mutable) error {
+// apply is step 3 of Modify. refused: the volume cannot have them now, and nothing was changed.
+func (l *Lifecycle) apply(ctx context.Context, lv volume.LV, to volume.Mutable) (refused bool, err error) {
 	tags := lv.Tags
 	tags.Mutable = to.String()
 	add, remove := lv.Tags.Changes(tags)
 	if err := l.LVM.Tune(ctx, lv.Ref, lv.Tags.Kind, add, remove, to); err != nil {
-		return err
+		return errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrPrecondition), err
 	}
-	return l.limitPods(ctx, lv.Ref, to)
+	return false, l.limitPods(ctx, lv.Ref, to)
 }
 
 // limitable is nil where the I/O of all pods that have the volume can be limited. A limit of none can be had anywhere.

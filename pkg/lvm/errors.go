@@ -16,6 +16,9 @@ var errNoGroup = errors.New("volume group not found by LVM")
 // errReadAheadIs: the read-ahead is so already. LVM has done whatever else was asked for, or has not.
 var errReadAheadIs = errors.New("read-ahead unchanged")
 
+// errThickOrigin: LVM does not change this of a logical volume that has thick snapshots. It has changed nothing.
+var errThickOrigin = fmt.Errorf("%w: it has thick snapshots, and LVM does not change the read-ahead of their origin; delete its snapshots first", volume.ErrPrecondition)
+
 // errNoLV: LVM read the group and does not find the logical volume.
 var errNoLV = errors.New("logical volume not found by LVM")
 
@@ -43,6 +46,9 @@ var messages = []struct {
 	{regexp.MustCompile(`Free space in pool \S+ is above threshold, new volumes are not allowed`), volume.ErrNoSpace},
 	// tools/lvchange.c, _lvchange_readahead
 	{regexp.MustCompile(`Read ahead is already \S+ for`), errReadAheadIs},
+
+	// tools/toollib.c, _check_lv_rules; the rule is one of tools/command-lines.in for "lvchange --readahead" and its like
+	{regexp.MustCompile(`uses options that are invalid with LV properties: lv_is_thick_origin`), errThickOrigin},
 
 	// lib/format_text/format-text.c, _vg_write_raw: the metadata area of the physical volumes is full
 	{regexp.MustCompile(`metadata on \S+ \(\d+ bytes\) exceeds maximum metadata size`), volume.ErrNoSpace},

@@ -22,6 +22,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{"exists", real("exists"), volume.ErrExists},
 		{"exists, a historical one", `  Historical Logical Volume "v" already exists in volume group "data"`, volume.ErrExists},
+		{"read-ahead of a thick origin", "  Command on LV data/v uses options that are invalid with LV properties: lv_is_thick_origin .\n  Command not permitted on LV data/v.", volume.ErrPrecondition},
 		{"exists, of a raid", "  Logical Volume v_rmeta_0 already exists in volume group data.", volume.ErrExists},
 		{"no extents", real("insufficient"), volume.ErrNoSpace},
 		{"no extents on separate disks", real("allocatable"), volume.ErrNoSpace},

@@ -14,7 +14,8 @@ import (
 //
 //  1. One lvchange changes the tags and sets what is asked for, if the logical volume has our owner tag and the kind.
 //  2. LVM calls it a failure where the read-ahead is so already, and does not then say whether the rest went well. It is run again
-//     without, and what the device has is made what the metadata say: whoever set it may have been killed in between.
+//     without, and what the device has is made what the metadata say: whoever set it may have been killed in between. The same where LVM
+//     refuses to set it, since the logical volume has thick snapshots, and it is so already: that is in the tag, which was changed with it.
 //  3. The disks are flushed.
 //
 // A kill can leave the tags without all of the rest. Repeated, it ends well.
@@ -43,7 +44,7 @@ func (l *LVM) tune(ctx context.Context, r volume.Ref, k volume.Kind, args []stri
 	}
 	conditions := ours(l.cfg.Owner, r, k)
 	err := l.change(ctx, r, conditions, append(readAhead, args...)...)
-	if errors.Is(err, errReadAheadIs) {
+	if errors.Is(err, errReadAheadIs) || errors.Is(err, errThickOrigin) && l.hasReadAhead(ctx, r, m) {
 		err = nil
 		if len(args) != 0 {
 			err = l.change(ctx, r, conditions, args...)
@@ -56,6 +57,16 @@ func (l *LVM) tune(ctx context.Context, r volume.Ref, k volume.Kind, args []stri
 		return err
 	}
 	return l.durable(context.WithoutCancel(ctx), r.VG)
+}
+
+// hasReadAhead reports whether the logical volume surely has the read-ahead.
+func (l *LVM) hasReadAhead(ctx context.Context, r volume.Ref, m volume.Mutable) bool {
+	lv, err := l.Lookup(ctx, r)
+	if err != nil {
+		return false
+	}
+	has, err := lv.Tags.MutableParameters()
+	return err == nil && has[volume.KeyReadAhead] == m[volume.KeyReadAhead]
 }
 
 // readAheadArgs and rateArgs are the arguments of lvcreate(8) and lvchange(8) alike.

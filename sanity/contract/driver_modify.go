@@ -15,6 +15,7 @@ import (
 var modifyTests = []driverTest{
 	{"Modify", modify},
 	{"ModifyRefuses", modifyRefuses},
+	{"ModifyThickOrigin", modifyThickOrigin},
 	{"ModifyLimits", modifyLimits},
 	{"ModifyCreate", modifyCreate},
 }
@@ -103,6 +104,28 @@ func modifyRefuses(t *testing.T, h Harness) {
 	c.code(raid.modify(volume.KeyMinRecoveryRate, "11"), codes.InvalidArgument, volume.KeyMinRecoveryRate, "10")
 	c.ok(raid.delete())
 	wantWorld(t, c, world, "after the volumes are deleted")
+}
+
+// LVM does not change the read-ahead of a volume that has thick snapshots. All else about it can be changed.
+func modifyThickOrigin(t *testing.T, h Harness) {
+	c, world := started(t, h)
+	v := c.create("origin", 16<<20, mountCapability(""), layout(c, "linear"))
+	c.ok(v.modify(volume.KeyReadAhead, "512"))
+	snapshot := c.snapshot("thick", v.id).GetSnapshotId()
+	before := c.World(t)
+	c.code(v.modify(volume.KeyReadAhead, "1024"), codes.FailedPrecondition, "snapshots")
+	c.code(v.modify(volume.KeyReadAhead, "auto", volume.KeyReadOps, "100"), codes.FailedPrecondition, "snapshots")
+	if after := c.World(t); after != before {
+		t.Errorf("the world has changed:%s", difference(before, after))
+	}
+	c.ok(v.modify(volume.KeyReadOps, "100"))
+	c.ok(v.modify(volume.KeyReadAhead, "512"))
+	c.ok(v.is("readAhead=512&readOpsPerSecond=100", volume.KeyReadAhead, "512"))
+	c.ok(c.deleteSnapshot(snapshot))
+	c.ok(v.modify(volume.KeyReadAhead, "1024"))
+	c.ok(v.is("readAhead=1024&readOpsPerSecond=100", volume.KeyReadAhead, "1024"))
+	c.ok(v.delete())
+	wantWorld(t, c, world, "after the volume is deleted")
 }
 
 func modifyLimits(t *testing.T, h Harness) {
