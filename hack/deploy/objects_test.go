@@ -130,6 +130,31 @@ func ptr[T any](p *T) (v T) {
 	return v
 }
 
+var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+// The objects in the pages have no field that Kubernetes does not know.
+func TestObjectsOfThePagesAreKnown(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(block[1], "kind: Kustomization") { // kubectl's own, which no API server sees
+				found += len(decode(t, page, block[1]))
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d objects", found)
+	}
+}
+
 // What each container is given, and no more.
 func TestLeastPrivilege(t *testing.T) {
 	all := decode(t, "full", mustRender(t, "full", "driver.attach=true"))
