@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -161,6 +162,18 @@ func TestCopyOnRealDevices(t *testing.T) {
 		dst.SizeBytes = 36 * mib
 		if err := copier.Copy(t.Context(), wrong, dst, nil); err == nil || !strings.Contains(err.Error(), "33554432 bytes, not 37748736") {
 			t.Errorf("onto a device that has become smaller: %v", err)
+		}
+	})
+	t.Run("throttled", func(t *testing.T) {
+		src, dst := m.make(t, "src", "thick", "32m"), m.make(t, "dst", "thick", "32m")
+		start := time.Now()
+		if err := New(Config{Unwritten: m.Unwritten, BytesPerSecond: 8 * mib}).Copy(t.Context(), src, dst, nil); err != nil {
+			t.Fatal(err)
+		}
+		took, implied := time.Since(start), time.Duration(srcSize-blockBytes)*time.Second/(8*mib) // the first block is free
+		t.Logf("32 MiB at 8 MiB a second: %s", took)
+		if took < implied {
+			t.Errorf("32 MiB at 8 MiB a second took %s, not %s", took, implied)
 		}
 	})
 	t.Run("full pool", func(t *testing.T) {
