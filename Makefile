@@ -59,7 +59,8 @@ hard_tests = KilledLVM \
 	HealthOfABtrfs \
 	CopyOnRealDevices \
 	DevicesThatGo \
-	StatusAndDoctor
+	StatusAndDoctor \
+	IOLimitsHold
 hard_suite = AccessModes \
 	Adopt(Refuses|Interrupted) \
 	AllServicesAtOnce \
