@@ -86,7 +86,7 @@ func (c *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, erro
 	case f.Hangs():
 		f.LV, f.Unknown = volume.LV{}, errors.New("a device hangs")
 	case err == nil:
-	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition), errors.Is(err, volume.ErrInvalid):
+	case volume.NotOurs(err), errors.Is(err, volume.ErrInvalid):
 		return volume.Facts{}, err
 	default:
 		f.Unknown = err

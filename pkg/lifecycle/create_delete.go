@@ -99,7 +99,7 @@ func (l *Lifecycle) find(ctx context.Context, s volume.Spec) (volume.LV, error) 
 			return l.findAnew(ctx, s, lv)
 		}
 	}
-	if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrPrecondition) {
+	if err == nil || volume.NotOurs(err) {
 		return lv, err
 	}
 	return l.LVM.Lookup(ctx, r)

@@ -174,7 +174,7 @@ func (l *Lifecycle) Members(ctx context.Context, group volume.Ref, named ...volu
 		switch _, err := l.LVM.Lookup(ctx, r); {
 		case err == nil && r != group:
 			return nil, volume.Invalid("snapshot_ids", l.id(r), "it is none of the snapshots of group "+l.id(group)+"; leave it out")
-		case err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrPrecondition):
+		case err != nil && !volume.NotOurs(err):
 			return nil, err
 		}
 	}

@@ -102,8 +102,8 @@ func (l *Lifecycle) rightKind(ctx context.Context, v Volume) error {
 	}
 	lv, err := l.LVM.Lookup(ctx, v.Ref)
 	switch {
-	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition):
-		return nil // there is none of ours
+	case volume.NotOurs(err):
+		return nil
 	case err == nil && lv.Tags.Kind != volume.Persistent:
 		return fmt.Errorf("%w: logical volume %s is of kind %s, and is not to be had by the volume id %s; its own id is %s",
 			volume.ErrPrecondition, v.Ref, lv.Tags.Kind, v.ID, lv.Name())
@@ -300,7 +300,7 @@ func (l *Lifecycle) surelyGone(ctx context.Context, r volume.Ref) error {
 	switch {
 	case err == nil:
 		return fmt.Errorf("logical volume %s is there by now", r)
-	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition): // or is somebody else's
+	case volume.NotOurs(err):
 		return nil
 	}
 	return err

@@ -151,7 +151,7 @@ func (l *Lifecycle) unrestore(ctx context.Context, r volume.Ref) error {
 func (l *Lifecycle) dropTemporary(ctx context.Context, vg, lv string) error {
 	r := volume.Ref{VG: vg, LV: volume.TemporaryLV(lv)}
 	_, err := l.LVM.Lookup(ctx, r)
-	if errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrPrecondition) { // or it is somebody else's
+	if volume.NotOurs(err) {
 		return nil
 	}
 	if err == nil {
@@ -222,7 +222,7 @@ func (l *Lifecycle) lostTemporary(ctx context.Context, lv volume.LV) error {
 	if err == nil && to.Tags.State == volume.Copying {
 		return nil
 	}
-	if err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrPrecondition) {
+	if err != nil && !volume.NotOurs(err) {
 		return err
 	}
 	return l.dropTemporary(ctx, lv.VG, lv.Name())

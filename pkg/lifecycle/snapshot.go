@@ -81,7 +81,7 @@ func (l *Lifecycle) id(r volume.Ref) string { return volume.ID{Node: l.Node, Ref
 // volume is filled from it, is ErrPrecondition and unaltered. What was made of a thin snapshot lives on without it.
 func (l *Lifecycle) DeleteSnapshot(ctx context.Context, r volume.Ref) error {
 	lv, err := l.LVM.Lookup(ctx, r)
-	if err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrPrecondition) {
+	if err != nil && !volume.NotOurs(err) {
 		return err // it may be one of a group
 	}
 	if m, ok := lv.Tags.Membership(); ok {

@@ -339,7 +339,7 @@ func (l *Lifecycle) fromFacts(ctx context.Context, v Volume) (journal.Record, er
 	case err == nil && lv.Tags.Kind == volume.Inline:
 		rec.VG = lv.VG
 		return rec, nil
-	case err == nil, errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrPrecondition):
+	case err == nil, volume.NotOurs(err):
 		return rec, nil // there is none, or one of this name that is not an inline volume of ours
 	}
 	return rec, err

@@ -45,7 +45,7 @@ func (l *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, erro
 	if r.VG == "" {
 		lv, err := l.lookFor(ctx, r)
 		switch {
-		case isAnswer(err):
+		case volume.NotOurs(err):
 			return volume.Facts{}, err
 		case err != nil:
 			return volume.Facts{Ref: r, Unknown: err}, nil //nolint:nilerr // it is a fact
@@ -63,7 +63,7 @@ func (l *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, erro
 	switch {
 	case err == nil || f.Gone:
 		return f, nil
-	case isAnswer(err):
+	case volume.NotOurs(err):
 		return volume.Facts{}, err
 	}
 	f.Unknown = err
@@ -77,11 +77,6 @@ func (l *LVM) lookFor(ctx context.Context, r volume.Ref) (volume.LV, error) {
 		return volume.LV{}, err
 	}
 	return l.find(s, r)
-}
-
-// isAnswer reports whether an error of find says what is, and not that it cannot be told.
-func isAnswer(err error) bool {
-	return errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrPrecondition)
 }
 
 // lookBound ends an LVM command that was run for the sake of health.

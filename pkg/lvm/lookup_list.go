@@ -21,7 +21,7 @@ func (l *LVM) Lookup(ctx context.Context, r volume.Ref) (volume.LV, error) {
 		return volume.LV{}, fmt.Errorf("looking for logical volume %s: %w", r.LV, err)
 	}
 	lv, err := l.find(s, r)
-	if err != nil && !isAnswer(err) {
+	if err != nil && !volume.NotOurs(err) {
 		err = fmt.Errorf("looking for logical volume %s: %w", r.LV, err)
 	}
 	return lv, err

@@ -30,6 +30,10 @@ var (
 	ErrToken = errors.New("bad starting token")
 )
 
+// NotOurs reports whether an error says for sure that there is no logical volume of ours: none at all, or somebody else's. No other error says
+// that there is none.
+func NotOurs(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrPrecondition) }
+
 // FieldError is bad input: which field, what it held, and what to write instead.
 type FieldError struct {
 	Field, Value, Remedy string
