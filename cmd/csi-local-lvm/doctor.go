@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/doctor"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
@@ -66,13 +65,13 @@ func doctorCommand(env func(string) string) *cobra.Command {
 }
 
 func (c *consultation) run(ctx context.Context) error {
-	if c.output != outputTable && c.output != outputJSON && c.output != outputYAML {
-		return volume.Invalid("--output", c.output, "known are table, json and yaml")
+	if err := checkOutput(c.output); err != nil {
+		return err
 	}
 	if c.yes && !c.fix {
 		return volume.Invalid("--yes", "true", "it is for --fix")
 	}
-	if c.fix && !c.yes && !isTerminal(c.in) {
+	if _, ok := asTerminal(c.in); c.fix && !c.yes && !ok {
 		return volume.Invalid("--fix", "true", "there is no terminal to ask on; give --yes, after a look at what it would do")
 	}
 	if err := c.prepare(ctx); err != nil {
@@ -125,27 +124,18 @@ func (c *consultation) prepare(ctx context.Context) error {
 	if c.look != nil {
 		return nil
 	}
-	cfg, _, all, err := driver.Beside(ctx, c.told)
+	look, err := lookBeside(ctx, c.told)
 	if err != nil {
 		return err
 	}
-	backend, err := driver.Reader(cfg)
-	if err != nil {
-		return err
-	}
-	sources, err := driver.Sources(cfg, backend, func(ctx context.Context) (*status.Live, error) { return status.AskDriver(ctx, cfg.StateDir) })
-	if err != nil {
-		return err
-	}
-	collector := status.New(sources)
-	report := func(ctx context.Context) *status.Report { return driver.Collect(ctx, collector, all) }
-	c.cfg = cfg
+	c.cfg = look.cfg
 	c.look = func(ctx context.Context) (*doctor.Facts, error) {
-		f := doctor.Gather(ctx, doctor.Here(cfg.KubeletDir, cfg.DriverName), builtVersion(), collector, report)
+		f := doctor.Gather(ctx, doctor.Here(c.cfg.KubeletDir, c.cfg.DriverName), builtVersion(), look.collector, look.report)
 		if !c.cluster && c.kubeconfig == "" {
 			return f, nil
 		}
-		f.Cluster, err = doctor.AskCluster(ctx, &run.Local{}, c.kubeconfig, cfg.DriverName, cfg.NodeName)
+		var err error
+		f.Cluster, err = doctor.AskCluster(ctx, &run.Local{}, c.kubeconfig, c.cfg.DriverName, c.cfg.NodeName)
 		return f, err
 	}
 	return nil
@@ -214,11 +204,6 @@ func (c *consultation) agreed(lines *bufio.Reader, f doctor.Finding) bool {
 	fmt.Fprintf(c.out, "%s: %s? [y/N] ", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
 	answer, _ := lines.ReadString('\n')                         // an end is no
 	return strings.EqualFold(strings.TrimSpace(answer), "y")
-}
-
-func isTerminal(in io.Reader) bool {
-	f, ok := in.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // exitStatus ends the program without a word: all was said.

@@ -9,7 +9,6 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/fleet"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/show"
-	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
 // pluginName is how kubectl finds a plugin: "kubectl csi-local-lvm" runs a program of this name (kubectl writes _ for -).
@@ -31,8 +30,8 @@ func pluginCommand(env func(string) string, r run.Runner) *cobra.Command {
 	flags.StringVar(given["kubeconfig"], "kubeconfig", "", "as kubectl's")
 	flags.StringVar(given["context"], "context", "", "as kubectl's")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if output != outputTable && output != outputJSON && output != outputYAML {
-			return volume.Invalid("--output", output, "known are table, json and yaml")
+		if err := checkOutput(output); err != nil {
+			return err
 		}
 		var kubectl []string
 		for _, name := range []string{"kubeconfig", "context"} {

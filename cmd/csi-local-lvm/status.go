@@ -51,11 +51,11 @@ func statusCommand(env func(string) string) *cobra.Command {
 		if watch != 0 && watch < 100*time.Millisecond {
 			return volume.Invalid("--watch", watch.String(), "give at least 100ms")
 		}
-		collect, err := collector(cmd.Context(), told)
+		look, err := lookBeside(cmd.Context(), told)
 		if err != nil {
 			return err
 		}
-		return repeat(cmd.Context(), watch, cmd.OutOrStdout(), func(ctx context.Context, out io.Writer) error { return write(out, collect(ctx)) })
+		return repeat(cmd.Context(), watch, cmd.OutOrStdout(), func(ctx context.Context, out io.Writer) error { return write(out, look.report(ctx)) })
 	}
 	return cmd
 }
@@ -70,33 +70,48 @@ func besideFlags(flags *pflag.FlagSet, c *driver.Config) {
 	flags.StringVar(&c.LVMExec, "lvm-exec", "", "where LVM's programs run: container, or host (default: as the running driver has it, else "+driver.Default().LVMExec+")")
 }
 
-// collector gives what makes reports.
-func collector(ctx context.Context, told driver.Config) (func(context.Context) *status.Report, error) {
-	cfg, _, all, err := driver.Beside(ctx, told)
-	if err != nil {
-		return nil, err
+// look is what a command beside the driver looks with; it can change nothing.
+type look struct {
+	cfg       driver.Config
+	collector *status.Collector
+	all       bool // no volume group was named
+}
+
+func lookBeside(ctx context.Context, told driver.Config) (l look, err error) {
+	if l.cfg, _, l.all, err = driver.Beside(ctx, told); err != nil {
+		return l, err
 	}
-	backend, err := driver.Reader(cfg)
+	backend, err := driver.Reader(l.cfg)
 	if err != nil {
-		return nil, err
+		return l, err
 	}
-	sources, err := driver.Sources(cfg, backend, func(ctx context.Context) (*status.Live, error) { return status.AskDriver(ctx, cfg.StateDir) })
-	if err != nil {
-		return nil, err
-	}
-	c := status.New(sources)
-	return func(ctx context.Context) *status.Report { return driver.Collect(ctx, c, all) }, nil
+	sources, err := driver.Sources(l.cfg, backend, func(ctx context.Context) (*status.Live, error) { return status.AskDriver(ctx, l.cfg.StateDir) })
+	l.collector = status.New(sources)
+	return l, err
+}
+
+func (l look) report(ctx context.Context) *status.Report {
+	return driver.Collect(ctx, l.collector, l.all)
 }
 
 // printer gives what writes a report in the format.
 func printer(output string, screen func() show.Options) (func(io.Writer, *status.Report) error, error) {
-	switch output {
-	case outputTable:
-		return func(w io.Writer, r *status.Report) error { return show.Status(w, r, screen()) }, nil
-	case outputJSON, outputYAML:
-		return func(w io.Writer, r *status.Report) error { return writeAs(w, output, r) }, nil
+	if err := checkOutput(output); err != nil {
+		return nil, err
 	}
-	return nil, volume.Invalid("--output", output, "known are table, json and yaml")
+	return func(w io.Writer, r *status.Report) error {
+		if output == outputTable {
+			return show.Status(w, r, screen())
+		}
+		return writeAs(w, output, r)
+	}, nil
+}
+
+func checkOutput(output string) error {
+	if output != outputTable && output != outputJSON && output != outputYAML {
+		return volume.Invalid("--output", output, "known are table, json and yaml")
+	}
+	return nil
 }
 
 func writeAs(w io.Writer, output string, value any) error {
@@ -113,8 +128,8 @@ func writeAs(w io.Writer, output string, value any) error {
 
 // terminal tells what the reader can see. Without a terminal there is no width, and there are no colours; https://no-color.org.
 func terminal(w io.Writer, env func(string) string) show.Options {
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f, ok := asTerminal(w)
+	if !ok {
 		return show.Options{}
 	}
 	width, _, err := term.GetSize(int(f.Fd()))
@@ -125,6 +140,12 @@ func terminal(w io.Writer, env func(string) string) show.Options {
 	return show.Options{Width: width, Color: env("NO_COLOR") == "" && env("TERM") != "dumb", Unicode: strings.Contains(strings.ToUpper(locale), "UTF-8")}
 }
 
+// asTerminal gives the file of a reader or writer that is a terminal.
+func asTerminal(stream any) (f *os.File, ok bool) {
+	f, ok = stream.(*os.File)
+	return f, ok && term.IsTerminal(int(f.Fd()))
+}
+
 // emptied makes a terminal empty, and begins at its top.
 const emptied = "\x1b[H\x1b[2J"
 
@@ -133,8 +154,7 @@ func repeat(ctx context.Context, apart time.Duration, w io.Writer, write func(co
 	if apart == 0 {
 		return write(ctx, w)
 	}
-	f, ok := w.(*os.File)
-	onTerminal := ok && term.IsTerminal(int(f.Fd()))
+	_, onTerminal := asTerminal(w)
 	for {
 		var page bytes.Buffer
 		err := write(ctx, &page)

@@ -64,12 +64,18 @@ func Sources(cfg Config, b Backend, live func(context.Context) (*status.Live, er
 	if err != nil {
 		return status.Sources{}, err
 	}
+	s := sources(cfg, node, b, health.New(b.LVM, b.Mounts, b.Paths.Resolve))
+	s.Journal = func() ([]journal.Record, []string, error) { return journal.Read(cfg.StateDir, node) }
+	s.Live, s.Holders = live, b.Mounts.Holders
+	return s, nil
+}
+
+// sources is whom each report asks, the driver's own and that of a command beside it. Who tells of the journal and of the driver is left to say.
+func sources(cfg Config, node string, b Backend, check *health.Checker) status.Sources {
 	return status.Sources{
 		Node: node, Owner: cfg.DriverName, KubeletDir: cfg.KubeletDir,
-		LVM: b.LVM, Health: health.New(b.LVM, b.Mounts, b.Paths.Resolve), Mounts: b.Mounts.List, Resolve: b.Paths.Resolve, Usage: b.Filesystems.Usage,
-		Journal: func() ([]journal.Record, []string, error) { return journal.Read(cfg.StateDir, node) },
-		Live:    live, Holders: b.Mounts.Holders,
-	}, nil
+		LVM: b.LVM, Health: check, Mounts: b.Mounts.List, Resolve: b.Paths.Resolve, Usage: b.Filesystems.Usage,
+	}
 }
 
 // Collect makes the report of a command beside the driver. Where no volume group was named, it has those in which the driver has volumes;

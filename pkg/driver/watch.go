@@ -75,12 +75,10 @@ func (w *watcher) look(ctx context.Context) {
 
 // sources is whom the driver's own reports ask: the same as those of the commands beside it, but for the journal and itself.
 func (d *Driver) sources(check *health.Checker, store *journal.Store, live func(context.Context) *status.Live) status.Sources {
-	return status.Sources{
-		Node: d.node, Owner: d.cfg.DriverName, KubeletDir: d.cfg.KubeletDir,
-		LVM: d.backend.LVM, Health: check, Mounts: d.backend.Mounts.List, Resolve: d.backend.Paths.Resolve, Usage: d.backend.Filesystems.Usage,
-		Journal: func() ([]journal.Record, []string, error) { return store.All(), store.Problems(), nil },
-		Live:    func(ctx context.Context) (*status.Live, error) { return live(ctx), nil },
-	}
+	s := sources(d.cfg, d.node, d.backend, check)
+	s.Journal = func() ([]journal.Record, []string, error) { return store.All(), store.Problems(), nil }
+	s.Live = func(ctx context.Context) (*status.Live, error) { return live(ctx), nil }
+	return s
 }
 
 // live gives what only this process knows.
