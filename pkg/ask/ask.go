@@ -87,6 +87,15 @@ func (o *Open) join(key string, do func() (any, error)) *question {
 	return q
 }
 
+// EachOf is Each of pointers to the items, for a do that writes its answer there.
+func EachOf[T any](items []T, atOnce int, do func(*T)) {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	Each(all, atOnce, do)
+}
+
 // Each calls do for each item, so many at a time, and returns when all have returned.
 func Each[T any](items []T, atOnce int, do func(T)) {
 	slots := make(chan struct{}, atOnce)

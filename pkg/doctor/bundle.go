@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 )
 
 // Bundle writes all facts and findings as a tar.gz, for a bug report: the report of status, what kubelet and Kubernetes want, the findings, the files of the journal, and
@@ -25,15 +27,7 @@ func Bundle(w io.Writer, f *Facts, findings []Finding, stateDir string) error {
 		}
 		files[name] = string(text) + "\n"
 	}
-	var mounts strings.Builder
-	for _, v := range f.Report.Volumes {
-		for _, m := range f.Report.Mounts {
-			if v.Device == fmt.Sprintf("%d:%d", m.Major, m.Minor) {
-				fmt.Fprintf(&mounts, "%s %s %s %s %s\n", v.ID, v.Device, m.Target, m.FS, strings.Join(m.Options, ","))
-			}
-		}
-	}
-	files["mounts.txt"] = mounts.String()
+	files["mounts.txt"] = mounts(f.Report)
 	records, _ := filepath.Glob(filepath.Join(stateDir, "journal", "*")) // the pattern is right
 	for _, path := range records {
 		if text, err := os.ReadFile(path); err == nil { // a folder, or forgotten meanwhile
@@ -41,6 +35,18 @@ func Bundle(w io.Writer, f *Facts, findings []Finding, stateDir string) error {
 		}
 	}
 	return pack(w, f, files)
+}
+
+// mounts lists the mounts of the driver's volumes.
+func mounts(r *status.Report) string {
+	at := r.MountsByDevice()
+	var out strings.Builder
+	for _, v := range r.Volumes {
+		for _, m := range at[v.Device] {
+			fmt.Fprintf(&out, "%s %s %s %s %s\n", v.ID, v.Device, m.Target, m.FS, strings.Join(m.Options, ","))
+		}
+	}
+	return out.String()
 }
 
 func pack(w io.Writer, f *Facts, files map[string]string) error {

@@ -140,7 +140,7 @@ func About(f *Facts, word string) (out []status.Volume) {
 			}
 		}
 		for _, p := range f.Report.Pending {
-			if p.VG == v.VG && p.LV == v.LV {
+			if p.Ref() == v.Ref() {
 				names = append(names, p.Paths...)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -89,7 +88,7 @@ func Gather(ctx context.Context, w Where, version string, c *status.Collector, r
 }
 
 func hasPending(r *status.Report, v status.Volume) bool {
-	return slices.ContainsFunc(r.Pending, func(p status.Pending) bool { return p.VG == v.VG && p.LV == v.LV })
+	return slices.ContainsFunc(r.Pending, func(p status.Pending) bool { return p.Ref() == v.Ref() })
 }
 
 // pods gives the folders of pods. An empty folder is the mount point of a disk that is not mounted, and says nothing.
@@ -239,7 +238,7 @@ func (f *Facts) index() {
 		f.volumes[v.ID] = v
 	}
 	for _, m := range f.Report.Mounts { // the topmost comes last
-		f.tops[m.Target] = fmt.Sprintf("%d:%d", m.Major, m.Minor)
+		f.tops[m.Target] = status.Number(m.Major, m.Minor)
 	}
 }
 

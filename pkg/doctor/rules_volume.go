@@ -49,7 +49,7 @@ func teardownPending(f *Facts) (out []Finding) {
 		if p.Intent != journal.Reclaim {
 			continue
 		}
-		what := fmt.Sprintf("The teardown of %s/%s is unfinished", p.VG, p.LV)
+		what := fmt.Sprintf("The teardown of %s is unfinished", p.Ref())
 		if len(p.Paths) != 0 {
 			what += " at " + strings.Join(p.Paths, ", ")
 		}

@@ -48,27 +48,23 @@ func Ask(ctx context.Context, r run.Runner, kubectl []string, selector string) (
 	if err := json.Unmarshal([]byte(res.Stdout), &list); err != nil {
 		return nil, fmt.Errorf("find the driver's pods: %w", err)
 	}
-	var nodes []*Node
+	var nodes []Node
 	for _, p := range list.Items {
 		if p.Spec.NodeName != "" { // else it is nowhere yet
-			nodes = append(nodes, &Node{Name: p.Spec.NodeName, Pod: p.Metadata.Namespace + "/" + p.Metadata.Name})
+			nodes = append(nodes, Node{Name: p.Spec.NodeName, Pod: p.Metadata.Namespace + "/" + p.Metadata.Name})
 		}
 	}
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("no pod has the labels %s; is the driver installed, and may you see its namespace?", selector)
 	}
-	ask.Each(nodes, atOnce, func(n *Node) {
+	ask.EachOf(nodes, atOnce, func(n *Node) {
 		var err error
 		if n.Report, err = report(ctx, r, kubectl, n.Pod); err != nil {
 			n.Error = err.Error()
 		}
 	})
-	slices.SortFunc(nodes, func(a, b *Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Pod, b.Pod)) })
-	out := make([]Node, len(nodes))
-	for i, n := range nodes {
-		out[i] = *n
-	}
-	return out, nil
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Pod, b.Pod)) })
+	return nodes, nil
 }
 
 func report(ctx context.Context, r run.Runner, kubectl []string, pod string) (*status.Report, error) {

@@ -168,11 +168,7 @@ func (c *Checker) Examine(ctx context.Context, lvs []volume.LV, table []volume.M
 	for i, lv := range lvs {
 		out[i].LV = lv
 	}
-	all := make([]*Exam, len(out))
-	for i := range out {
-		all[i] = &out[i]
-	}
-	ask.Each(all, atOnce, func(e *Exam) { e.Facts, e.Conditions, e.Err = c.volume(ctx, e.LV.Ref, table, nil) })
+	ask.EachOf(out, atOnce, func(e *Exam) { e.Facts, e.Conditions, e.Err = c.volume(ctx, e.LV.Ref, table, nil) })
 	return out
 }
 

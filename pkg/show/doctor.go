@@ -47,7 +47,7 @@ func (o Options) stands(w io.Writer, f *doctor.Facts, v status.Volume) error {
 		}
 	}
 	for _, p := range f.Report.Pending {
-		if p.VG == v.VG && p.LV == v.LV {
+		if p.Ref() == v.Ref() {
 			intends = append(intends, intents[p.Intent]+" "+strings.Join(p.Paths, ", "))
 		}
 	}

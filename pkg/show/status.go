@@ -169,7 +169,7 @@ func (o Options) pending(w io.Writer, r *status.Report) error {
 				return err
 			}
 		}
-		s := fmt.Sprintf("%s/%s: %s, for %s", p.VG, p.LV, intents[p.Intent], span(r.Time.Sub(p.Since)))
+		s := fmt.Sprintf("%s: %s, for %s", p.Ref(), intents[p.Intent], span(r.Time.Sub(p.Since)))
 		if p.Tries != 0 {
 			s += fmt.Sprintf(", %d tries", p.Tries)
 		}
@@ -249,7 +249,7 @@ func (o Options) wrong(w io.Writer, r *status.Report) error {
 	}
 	for _, v := range r.Volumes {
 		for _, c := range v.Conditions {
-			all = append(all, fmt.Sprintf("%s/%s %s %s: %s", v.VG, v.LV, o.paint(c.Status, text.FgRed), c.Reason, c.Message))
+			all = append(all, fmt.Sprintf("%s %s %s: %s", v.Ref(), o.paint(c.Status, text.FgRed), c.Reason, c.Message))
 		}
 	}
 	for _, p := range r.Problems {

@@ -153,11 +153,7 @@ func pending(all []journal.Record, l *Live) (out []Pending) {
 }
 
 func (c *Collector) volumes(ctx context.Context, r *Report, lvs []volume.LV, all []journal.Record) {
-	mounts := map[string][]volume.Mount{}
-	for _, m := range r.Mounts {
-		d := number(m.Major, m.Minor)
-		mounts[d] = append(mounts[d], m)
-	}
+	mounts := r.MountsByDevice()
 	intents := map[volume.Ref]journal.Intent{}
 	for _, rec := range all {
 		intents[rec.Ref()] = rec.Intent
@@ -202,7 +198,7 @@ func (c *Collector) volume(e health.Exam) Volume {
 		v.Attached = a.Node
 	}
 	if f.Active {
-		v.Device = number(f.Major, f.Minor)
+		v.Device = Number(f.Major, f.Minor)
 	}
 	if e.Err != nil {
 		v.Unknown = e.Err.Error()
@@ -218,7 +214,8 @@ func ID(node string, lv volume.LV) string {
 	return volume.ID{Node: node, Ref: lv.Ref}.String()
 }
 
-func number(major, minor uint32) string { return fmt.Sprintf("%d:%d", major, minor) }
+// Number names a device as in /proc/self/mountinfo.
+func Number(major, minor uint32) string { return fmt.Sprintf("%d:%d", major, minor) }
 
 func (v *Volume) mounted(kubelet string, at []volume.Mount) {
 	for _, m := range at {
@@ -297,7 +294,7 @@ func (c *Collector) holders(ctx context.Context, r *Report) {
 		}
 	}
 	ask.Each(stuck, mostSearched, func(p *Pending) {
-		i := slices.IndexFunc(r.Volumes, func(v Volume) bool { return v.VG == p.VG && v.LV == p.LV })
+		i := slices.IndexFunc(r.Volumes, func(v Volume) bool { return v.Ref() == p.Ref() })
 		if i < 0 || r.Volumes[i].Open == 0 {
 			return
 		}

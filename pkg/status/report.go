@@ -29,6 +29,16 @@ type Report struct {
 	Mounts []volume.Mount `json:"-"` // the mount table
 }
 
+// MountsByDevice gives the mount table by device, as Number names it.
+func (r *Report) MountsByDevice() map[string][]volume.Mount {
+	out := map[string][]volume.Mount{}
+	for _, m := range r.Mounts {
+		d := Number(m.Major, m.Minor)
+		out[d] = append(out[d], m)
+	}
+	return out
+}
+
 // Group is a volume group.
 type Group struct {
 	Name      string `json:"name"`
@@ -136,6 +146,9 @@ type Pending struct {
 	Error string     `json:"error,omitempty"` // of the last try
 	Busy  bool       `json:"busy,omitempty"`  // only in use: waiting will end it
 }
+
+// Ref is its logical volume.
+func (p Pending) Ref() volume.Ref { return volume.Ref{VG: p.VG, LV: p.LV} }
 
 // Live is what only the running driver knows: it is in its memory, and what it means after a restart is made up anew.
 type Live struct {
