@@ -127,35 +127,31 @@ func (r *run) create(v *persistent, s Step) error {
 	if v.isAlien || v.exists && (c != v.class || bytes > v.bytes || v.from != "") {
 		want = codes.AlreadyExists
 	}
-	call, last := r.createCall(v, c, bytes, nil)
-	made := rpc{call: call}
-	if !v.exists {
-		made.opposite = v.deleteCall(r)
-	}
-	if err := r.answer(s, made, want); err != nil || want != codes.OK {
-		return err
-	}
-	if !v.exists {
-		v.exists, v.class, v.bytes, v.filled, v.content, v.from = true, c, bytes, false, "", "" // each size is whole extents
-	}
-	return v.wantCreated(last.Load(), nil)
+	return r.make(v, s, persistent{class: c, bytes: bytes}, nil, want)
 }
 
-// createCall is a call that makes the volume, and the last answer to it, of several calls at once, too.
-func (r *run) createCall(v *persistent, c class, bytes int64, of *csi.VolumeContentSource) (call func(context.Context) error, last *atomic.Pointer[csi.Volume]) {
-	last = &atomic.Pointer[csi.Volume]{}
-	return func(ctx context.Context) error {
+// make calls CreateVolume for the volume, which is then as the model of it says, made of the content.
+func (r *run) make(v *persistent, s Step, as persistent, of *csi.VolumeContentSource, want codes.Code) error {
+	c, bytes := as.class, as.bytes
+	var last atomic.Pointer[csi.Volume] // of several calls at once, too
+	made := rpc{call: func(ctx context.Context) error {
 		reply, err := r.Controller().CreateVolume(ctx, &csi.CreateVolumeRequest{
 			Name: v.name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeContentSource: of,
 			VolumeCapabilities: []*csi.VolumeCapability{c.capability("")}, Parameters: c.parameters(r.Pool()),
 		})
 		last.Store(reply.GetVolume())
 		return err
-	}, last
-}
-
-func (v *persistent) wantCreated(got *csi.Volume, of *csi.VolumeContentSource) error {
-	if got.GetVolumeId() != v.id || got.GetCapacityBytes() != v.bytes || !proto.Equal(got.GetContentSource(), of) {
+	}}
+	if !v.exists {
+		made.opposite = v.deleteCall(r)
+	}
+	if err := r.answer(s, made, want); err != nil || want != codes.OK {
+		return err
+	}
+	if !v.exists { // each size is whole extents
+		v.exists, v.class, v.bytes, v.filled, v.content, v.from = true, c, bytes, as.filled, as.content, as.from
+	}
+	if got := last.Load(); got.GetVolumeId() != v.id || got.GetCapacityBytes() != v.bytes || !proto.Equal(got.GetContentSource(), of) {
 		return fmt.Errorf("created is %v, want %s with %d bytes of %v", got, v.id, v.bytes, of)
 	}
 	return nil

@@ -89,18 +89,11 @@ func (r *run) fill(v *persistent, s Step, from source, content *csi.VolumeConten
 	case !v.exists && s.Arg%16 == 15:
 		bytes, want = from.bytes/2, codes.OutOfRange
 	}
-	call, last := r.createCall(v, c, bytes, content)
-	made := rpc{call: call}
-	if !v.exists {
-		made.opposite = v.deleteCall(r)
-	}
-	if err := r.answer(s, made, want); err != nil || want != codes.OK {
+	as := persistent{class: c, bytes: bytes, filled: from.filled, content: from.content, from: from.id}
+	if err := r.make(v, s, as, content, want); err != nil || want != codes.OK {
 		return err
 	}
-	if !v.exists {
-		v.exists, v.class, v.bytes, v.filled, v.content, v.from = true, c, bytes, from.filled, from.content, from.id
-	}
-	return errors.Join(v.wantCreated(last.Load(), content), r.checkPersistent(v, r.deep))
+	return r.checkPersistent(v, r.deep)
 }
 
 // snapshot makes a snapshot of the volume.
