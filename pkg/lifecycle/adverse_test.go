@@ -160,6 +160,33 @@ func TestRefusedModifyKeepsTheEarlier(t *testing.T) {
 	}
 }
 
+// What was cut off, and cannot be had any more, is not tried for ever: the CO's repetition is told why.
+func TestPendingModifyThatIsRefused(t *testing.T) {
+	b := newRestoreBench(t)
+	r := volume.Ref{VG: "data", LV: "pv"}
+	_, err := b.Create(t.Context(), volume.Spec{Ref: r, Kind: volume.Persistent, Name: "pv", Layout: thick, RequiredBytes: 4 << 20})
+	b.must(err)
+	b.fail = func(e effect.Effect) error {
+		if strings.Contains(e.Detail, "lvchange") {
+			return errors.New("fault")
+		}
+		return nil
+	}
+	changes := volume.Mutable{volume.KeyReadAhead: "512"}
+	if err := b.Modify(t.Context(), r, changes); err == nil {
+		t.Fatal("no fault")
+	}
+	b.fail = nil
+	b.m.AddSnapshot(r, "s", 4<<20)
+	b.retry(b.id(r))
+	if rec, pending, err := b.Journal.Get(b.id(r)); pending || err != nil {
+		t.Errorf("still pending: %+v, %v", rec, err)
+	}
+	if err := b.Modify(t.Context(), r, changes); !errors.Is(err, volume.ErrPrecondition) {
+		t.Errorf("repeated: %v", err)
+	}
+}
+
 // The volume group of an inline volume that a pod has written to is not there, and another is the default now: the pod gets no new volume,
 // which would be empty.
 func TestInlineVolumeWhoseGroupIsAway(t *testing.T) {

@@ -74,16 +74,17 @@ func (l *Lifecycle) Modify(ctx context.Context, r volume.Ref, changes volume.Mut
 	return err
 }
 
-// finishModify does what the record of a Modify says.
+// finishModify does what the record of a Modify says. What the volume cannot have any more is forgotten: who asks for it again is told why.
 func (l *Lifecycle) finishModify(ctx context.Context, rec journal.Record) error {
+	var refused bool
 	lv, err := l.LVM.Lookup(ctx, rec.Ref())
 	if err == nil {
 		var to volume.Mutable
 		if to, err = volume.ReadMutable(rec.Mutable); err == nil {
-			_, err = l.apply(ctx, lv, to)
+			refused, err = l.apply(ctx, lv, to)
 		}
 	}
-	if err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrInvalid) {
+	if err != nil && !refused && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrInvalid) {
 		return err
 	}
 	l.forget(ctx, rec)
