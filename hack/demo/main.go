@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -23,6 +24,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 )
 
 func main() {
@@ -166,7 +169,7 @@ func (d *demo) expand(id, target string, bytes int64) error {
 			return d.call("NodeExpandVolume", codes.OK, &csi.NodeExpandVolumeRequest{VolumeId: id, VolumePath: target, CapacityRange: larger})
 		},
 	)
-	d.show("df "+target, "df", "-h", "--output=size,used,target", target)
+	show("df "+target, "", output("df", "-h", "--output=size,used,target", target))
 	return err
 }
 
@@ -230,7 +233,8 @@ func (d *demo) killed() error {
 		func() error {
 			d.say("The driver is killed in the middle of the unpublish", "SIGKILL; and nobody will call NodeUnpublishVolume again")
 			d.kill()
-			d.show("cat "+d.path("state/journal")+"/*.json", "sh", "-c", "cat "+d.path("state/journal")+"/*.json")
+			records, _ := filepath.Glob(d.path("state/journal/*.json")) // the pattern is right
+			show("cat "+d.path("state/journal/*.json"), "(no record)", output("cat", records...))
 			d.look()
 			return nil
 		},
@@ -248,20 +252,22 @@ func (d *demo) killed() error {
 
 // hold starts a process that keeps a file of the volume open.
 func (d *demo) hold(target string) (end func(), err error) {
-	p := exec.Command("sh", "-c", "exec sleep 600 > "+target+"/log")
+	log, err := os.Create(filepath.Join(target, "log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() //nolint:errcheck // the process has its own
+	p := exec.Command("sleep", "600")
+	p.Stdout = log
 	if err := p.Start(); err != nil {
 		return nil, err
 	}
 	d.say("A container's process keeps a file open", fmt.Sprintf("pid %d: sleep 600 > %s/log", p.Process.Pid, target))
-	err = until(5*time.Second, "the file is open", func() bool {
-		_, err := os.Stat(filepath.Join(target, "log"))
-		return err == nil
-	})
 	return func() {
 		d.say("The process ends", fmt.Sprintf("pid %d", p.Process.Pid))
 		_ = p.Process.Signal(syscall.SIGKILL)
 		_ = p.Wait()
-	}, err
+	}, nil
 }
 
 func (d *demo) nothingLeft() error {
@@ -331,27 +337,31 @@ func (d *demo) say(title, text string) {
 
 // look shows what LVM and the kernel say.
 func (d *demo) look() {
-	d.show("lvs "+d.group, "lvs", "-o", "lv_name,lv_size,lv_attr,lv_tags", d.group)
-	d.show("findmnt", "sh", "-c", "findmnt --noheadings --list -o TARGET,SOURCE,FSTYPE,OPTIONS | grep -F "+d.folder+" || echo '(nothing mounted)'")
+	show("lvs "+d.group, "(no logical volume)", output("lvs", "-o", "lv_name,lv_size,lv_attr,lv_tags", d.group))
+	var mounts strings.Builder
+	for line := range strings.Lines(output("findmnt", "--noheadings", "--list", "-o", "TARGET,SOURCE,FSTYPE,OPTIONS")) {
+		if strings.Contains(line, d.folder) {
+			mounts.WriteString(line)
+		}
+	}
+	show("findmnt", "(nothing mounted)", mounts.String())
 }
 
 func (d *demo) lvs() string {
-	out, err := exec.Command("lvs", "--noheadings", "-o", "lv_name", d.group).Output()
-	if err != nil {
-		return "lvs: " + err.Error()
-	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(output("lvs", "--noheadings", "-o", "lv_name", d.group))
 }
 
-func (d *demo) show(title, name string, args ...string) {
-	out, err := exec.Command(name, args...).CombinedOutput()
+// output is what a program printed; how it failed, if it did, is part of it.
+func output(name string, args ...string) string {
+	res, err := (&run.Local{}).Read(context.Background(), name, args...)
 	if err != nil {
-		out = append(out, err.Error()...)
+		return res.Stdout + err.Error()
 	}
-	text := strings.TrimRight(string(out), "\n")
-	if text == "" {
-		text = "(no logical volume)"
-	}
+	return res.Stdout
+}
+
+func show(title, none, text string) {
+	text = cmp.Or(strings.TrimRight(text, "\n"), none)
 	fmt.Printf("   $ %s\n     %s\n", title, strings.ReplaceAll(text, "\n", "\n     "))
 }
 

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -106,7 +106,7 @@ func (n *Node) live(last bool) error {
 // boot brings the disks up as a node does, and makes what is on them the first time.
 func (n *Node) boot() error {
 	if n.book.at == 0 {
-		if err := run("mkfs.ext4", "-q", "/dev/vdc"); err != nil {
+		if _, err := output("mkfs.ext4", "-q", "/dev/vdc"); err != nil {
 			return err
 		}
 		if err := lvm("vgcreate", "-q", group, "/dev/vda", "/dev/vdb"); err != nil {
@@ -149,27 +149,17 @@ func flush(device string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-func run(argv ...string) error {
-	_, err := output(argv...)
-	return err
-}
-
 func output(argv ...string) (string, error) {
-	var stderr strings.Builder
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, stderr.String())
-	}
-	return string(out), err
+	res, err := (&run.Local{}).Write(context.Background(), argv[0], argv[1:]...)
+	return res.Stdout, err
 }
 
 // byHand is how an administrator's LVM runs in a machine without udev.
 const byHand = "backup{backup=0 archive=0} activation{udev_sync=0 udev_rules=0 verify_udev_operations=0 monitoring=0} devices{scan_lvs=0}"
 
 func lvm(verb string, args ...string) error {
-	return run(append([]string{"lvm", verb, "--config", byHand}, args...)...)
+	_, err := output(append([]string{"lvm", verb, "--config", byHand}, args...)...)
+	return err
 }
 
 func (n *Node) startDriver() error {
