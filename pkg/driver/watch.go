@@ -27,12 +27,18 @@ type watcher struct {
 	standing  status.Standing
 }
 
-// lookEvery is how old what the metrics tell is, and how late something is logged. A look at 1,000 volumes takes a part of a second; where
-// it takes longer, the pause after it is lookPause times as long, so that looking takes a hundredth of the time at most.
+// lookEvery is how old what the metrics tell is, and how late something is logged. A look at 1,000 volumes takes a part of a second.
+// After one that takes longer the pause is lookPause times as long, so that the driver is at rest; but never more than lookMost: where
+// storage hangs a look takes long as well, and just then it is waited for. The alert on the age of the facts allows for that.
 const (
 	lookEvery = 30 * time.Second
 	lookPause = 100
+	lookMost  = 2 * time.Minute
 )
+
+func pauseAfter(took, every time.Duration) time.Duration {
+	return max(every, min(lookPause*took, lookMost))
+}
 
 // run looks until ctx ends. Without a look at once, the driver is given time for what it was started for.
 func (w *watcher) run(ctx context.Context, atOnce bool) {
@@ -45,7 +51,7 @@ func (w *watcher) run(ctx context.Context, atOnce bool) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(w.every, lookPause*time.Since(begin))):
+		case <-time.After(pauseAfter(time.Since(begin), w.every)):
 		}
 	}
 }

@@ -163,3 +163,16 @@ func TestConditionsAreLoggedOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestPauseAfter(t *testing.T) {
+	for _, c := range []struct{ took, want time.Duration }{
+		{0, 30 * time.Second},
+		{300 * time.Millisecond, 30 * time.Second},
+		{time.Second, 100 * time.Second},
+		{32 * time.Second, 2 * time.Minute}, // storage hangs
+	} {
+		if got := pauseAfter(c.took, 30*time.Second); got != c.want {
+			t.Errorf("after a look of %v it pauses for %v, want %v", c.took, got, c.want)
+		}
+	}
+}

@@ -26,7 +26,7 @@ func gauge(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	factsTime    = gauge("facts_timestamp_seconds", "When what the gauges tell was found out. Every 30 seconds; where it stands still, something hangs.")
+	factsTime    = gauge("facts_timestamp_seconds", "When what the gauges tell was found out. Every 30 seconds, and every two minutes at least; where it stands still, something hangs.")
 	factsUnknown = gauge("facts_unknown", "How many questions failed then: what they would have told is missing.")
 	ready        = gauge("ready", "1: the driver can do its work. 0: LVM, the volume groups or the state folder keep it from that.")
 
