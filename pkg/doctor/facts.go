@@ -17,6 +17,7 @@ import (
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
 // Facts are all that rules look at.
@@ -252,6 +253,13 @@ func (f *Facts) knowsVolumes() bool {
 	return len(f.Report.Unknown) == 0 && !slices.ContainsFunc(f.Report.Storage, func(c status.Condition) bool {
 		return slices.Contains([]string{"GroupMissing", "GroupUnreadable", "DiskMissing"}, c.Reason)
 	})
+}
+
+// missing reports whether a handle names a logical volume on this node that is surely not there.
+func (f *Facts) missing(handle string) (volume.Ref, bool) {
+	id, err := volume.ParseID(handle)
+	_, there := f.volume(handle)
+	return id.Ref, err == nil && id.Node == f.Report.Node && !there && f.knowsVolumes()
 }
 
 // device names the device that is on top at a path; "" where nothing is.

@@ -39,16 +39,16 @@ func pvTwice(f *Facts) (out []Finding) {
 }
 
 func pvWithoutVolume(f *Facts) (out []Finding) {
-	if f.Cluster == nil || !f.knowsVolumes() {
+	if f.Cluster == nil {
 		return nil
 	}
 	for _, pv := range f.Cluster.PVs {
-		id, err := volume.ParseID(pv.Handle)
-		if _, known := f.volume(pv.Handle); err != nil || id.Node != f.Report.Node || known {
+		r, missing := f.missing(pv.Handle)
+		if !missing {
 			continue
 		}
 		out = append(out, Finding{Severity: Fault, Subject: pv.Handle,
-			Sentence: fmt.Sprintf("PersistentVolume %s (claim %s) names %s on this node, and LVM has no such volume of the driver.", pv.Name, pv.Claim, id.Ref),
+			Sentence: fmt.Sprintf("PersistentVolume %s (claim %s) names %s on this node, and LVM has no such volume of the driver.", pv.Name, pv.Claim, r),
 			Remedy:   "If its group was renamed, rename it back (vgrename). If it lost its tag, see csi-local-lvm adopt. If it was removed by hand, its data is gone, but perhaps for vgcfgrestore(8): delete the claim."})
 	}
 	return out
@@ -93,16 +93,16 @@ func volumeWithoutPV(f *Facts) (out []Finding) {
 }
 
 func snapshotMissing(f *Facts) (out []Finding) {
-	if f.Cluster == nil || !f.knowsVolumes() {
+	if f.Cluster == nil {
 		return nil
 	}
 	for _, c := range f.Cluster.Contents {
-		id, err := volume.ParseID(c.Handle)
-		if _, known := f.volume(c.Handle); err != nil || id.Node != f.Report.Node || known {
+		r, missing := f.missing(c.Handle)
+		if !missing {
 			continue
 		}
 		out = append(out, Finding{Severity: Fault, Subject: c.Handle,
-			Sentence: fmt.Sprintf("VolumeSnapshotContent %s names the snapshot %s on this node, and LVM has none.", c.Name, id.Ref),
+			Sentence: fmt.Sprintf("VolumeSnapshotContent %s names the snapshot %s on this node, and LVM has none.", c.Name, r),
 			Remedy:   "It was removed by hand, or lost with its origin. Delete the VolumeSnapshot."})
 	}
 	return out
