@@ -1,4 +1,4 @@
-# Everything that is done with this source: "make" lists it. "make test" is the whole suite, and what CI runs.
+# Everything that is done with this source: "make" lists it. "make test" is the whole suite; CI runs it, and "make imagetest".
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -13,6 +13,9 @@ IMAGE_FLAGS ?=
 ENGINE ?= docker
 static := CGO_ENABLED=0 go build -trimpath -buildvcs=false
 lint := go tool -modfile=hack/tools/go.mod golangci-lint
+
+# typed gives a variable as it was typed on the command line: a regular expression or a command may hold a "$".
+typed = $(if $(findstring command,$(origin $1)),$(value $1),$($1))
 
 # The throwaway machine: memory in MiB, disks /dev/vda to /dev/vdd, and how long one package's tests may take.
 VM_MEMORY ?= 2048
@@ -158,7 +161,7 @@ fuzz: ## run every fuzz target with FUZZ inputs (100000)
 	@$(step) "fuzz, $(FUZZ) inputs each" hack/fuzz $(FUZZ)
 
 vm: ## run the tests on a real kernel and LVM (VM_PACKAGES=./pkg/lvm VM_RUN=TestName to choose)
-	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(VM_RUN)' -skip '$(VM_SKIP)' $(VM_PACKAGES),true)
+	@$(step) "vm: $(or $(VM_PACKAGES),no packages)" env $(if $(VM_PACKAGES),$(vm_test) -run '$(call typed,VM_RUN)' -skip '$(VM_SKIP)' $(VM_PACKAGES),true)
 
 hard: VM_RUN = $(hard)
 hard: VM_TIMEOUT = 3h
@@ -186,8 +189,9 @@ powercut: ## cut the power of the machine at random moments (CUTS=200 SEED=n; an
 bench: build ## measure the driver against the bare tools in the machine (BENCH=regexp BENCH_TIME=20x BENCH_COUNT=n)
 	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -count $(BENCH_COUNT) ./sanity
 
+shell: export TYPED = $(call typed,CMD)
 shell: ## a root shell in the machine (CMD='lvs' runs one command)
-	@hack/vm-exec $(vm_flags) $(if $(CMD),bash -c '$(CMD)',-i bash)
+	@hack/vm-exec $(vm_flags) $(if $(value CMD),bash -c "$$TYPED",-i bash)
 
 clean: ## remove what was built (the machine's cache is in ~/.cache/csi-local-lvm)
 	@rm -rf bin .cache

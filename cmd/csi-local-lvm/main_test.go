@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -113,6 +114,33 @@ func TestFlagsReachTheConfig(t *testing.T) {
 }
 
 // The whole program, with whatever LVM this machine has or has not: it serves, and ends well on a signal.
+// The table of flags in the README has each flag of serve, and its default.
+func TestFlagsOfTheREADME(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(string(text), -1) {
+		said[row[1]] = strings.Trim(row[2], "`")
+	}
+	words := map[string]string{"node-name": "$NODE_NAME", "volume-groups": "(needed)", "metrics-address": "(off)", "thin-overcommit": "1.0", "orphan-grace": "10m"}
+	serveCommand(noEnv).LocalFlags().VisitAll(func(f *pflag.Flag) {
+		is, there := said[f.Name]
+		delete(said, f.Name)
+		want := strings.Trim(f.DefValue, "[]")
+		if word, ok := words[f.Name]; ok {
+			want = word
+		}
+		if !there || is != want {
+			t.Errorf("README says --%s is %q by default, serve %q", f.Name, is, want)
+		}
+	})
+	for name := range said {
+		t.Errorf("README has --%s, and serve does not", name)
+	}
+}
+
 func TestServeUntilASignal(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cmd")
 	if err != nil {

@@ -78,6 +78,8 @@ func verbosityFlag(flags *pflag.FlagSet) *flag.Flag {
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
 	v := all.Lookup("v")
+	v.DefValue = "2"
+	_ = v.Value.Set(v.DefValue) // a number, as it must be
 	v.Usage = "verbosity of the log: 0 failures, 2 every call, 4 chatter and programs, 5 requests and replies"
 	flags.AddGoFlag(v)
 	return v

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,6 +31,8 @@ var kinds = map[string]any{
 	"storage.k8s.io/v1/VolumeAttributesClass":                          storagev1.VolumeAttributesClass{},
 	"snapshot.storage.k8s.io/v1/VolumeSnapshotClass":                   snapshotv1.VolumeSnapshotClass{},
 	"snapshot.storage.k8s.io/v1/VolumeSnapshot":                        snapshotv1.VolumeSnapshot{},
+	"groupsnapshot.storage.k8s.io/v1/VolumeGroupSnapshotClass":         groupsnapshotv1.VolumeGroupSnapshotClass{},
+	"groupsnapshot.storage.k8s.io/v1/VolumeGroupSnapshot":              groupsnapshotv1.VolumeGroupSnapshot{},
 	"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy":        admissionv1.ValidatingAdmissionPolicy{},
 	"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding": admissionv1.ValidatingAdmissionPolicyBinding{},
 }
