@@ -52,7 +52,7 @@ func doctorCommand(env func(string) string) *cobra.Command {
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "as --cluster, with this kubeconfig")
 	flags.BoolVar(&c.fix, "fix", false, "carry out the safe remedies, one by one, each after a question")
 	flags.BoolVar(&c.yes, "yes", false, "with --fix: without questions")
-	flags.StringVar(&c.bundle, "bundle", "", "pack all facts, without secrets, into this file (tar.gz), for a bug report")
+	flags.StringVar(&c.bundle, "bundle", "", "pack all facts and logs, without secrets, into this new file (tar.gz; - is standard output), for a bug report; with --cluster also the logs that kubectl gives")
 	besideFlags(flags, &c.told)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c.in, c.out = cmd.InOrStdin(), cmd.OutOrStdout()
@@ -74,6 +74,9 @@ func (c *consultation) run(ctx context.Context) error {
 	if _, ok := asTerminal(c.in); c.fix && !c.yes && !ok {
 		return volume.Invalid("--fix", "true", "there is no terminal to ask on; give --yes, after a look at what it would do")
 	}
+	if c.fix && c.bundle == bundleOut {
+		return volume.Invalid("--bundle", c.bundle, "name a file, since --fix says here what it does")
+	}
 	if err := c.prepare(ctx); err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func (c *consultation) run(ctx context.Context) error {
 	}
 	all := doctor.Examine(facts)
 	if c.bundle != "" {
-		if err := c.pack(facts, all); err != nil {
+		if err := c.pack(ctx, facts, all); err != nil {
 			return err
 		}
 	}
@@ -95,6 +98,9 @@ func (c *consultation) run(ctx context.Context) error {
 			}
 		}
 		findings = doctor.Of(all, c.word, volumes)
+	}
+	if c.bundle == bundleOut {
+		c.out = io.Discard // it has the bundle
 	}
 	if err := c.print(facts, volumes, findings); err != nil {
 		return err
@@ -151,13 +157,26 @@ func (c *consultation) print(facts *doctor.Facts, volumes []status.Volume, findi
 	}{volumes, findings})
 }
 
-// pack writes the bundle into a new file that only the owner may read.
-func (c *consultation) pack(facts *doctor.Facts, all []doctor.Finding) (err error) {
+// bundleOut as the file of the bundle is standard output: so it comes out of a container in which nothing can be written.
+const bundleOut = "-"
+
+// pack writes the bundle into a new file that only the owner may read, or to standard output.
+func (c *consultation) pack(ctx context.Context, facts *doctor.Facts, all []doctor.Finding) error {
+	var kubectl []string // nil: it is not asked
+	if c.cluster || c.kubeconfig != "" {
+		if kubectl = []string{}; c.kubeconfig != "" {
+			kubectl = []string{"--kubeconfig=" + c.kubeconfig}
+		}
+	}
+	logs := doctor.LogsHere(&run.Local{}, kubectl, c.cfg.NodeName)
+	if c.bundle == bundleOut {
+		return doctor.Bundle(ctx, c.out, facts, all, c.cfg.StateDir, logs)
+	}
 	f, err := os.OpenFile(c.bundle, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("--bundle: %w", err)
 	}
-	err = doctor.Bundle(f, facts, all, c.cfg.StateDir)
+	err = doctor.Bundle(ctx, f, facts, all, c.cfg.StateDir, logs)
 	return errors.Join(err, f.Close())
 }
 

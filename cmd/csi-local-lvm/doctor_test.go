@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +35,15 @@ func TestDoctor(t *testing.T) {
 	}
 	if info, err := os.Stat(bundle); err != nil || info.Mode() != 0o600 || info.Size() == 0 {
 		t.Errorf("bundle: %v", err)
+	}
+	out, err = execute(noEnv, append(slices.Clone(common), "--bundle=-")...)
+	if zip, e := gzip.NewReader(strings.NewReader(out)); !errors.As(err, &silent) || e != nil {
+		t.Errorf("bundle on standard output: %v, %v", err, e)
+	} else if n, err := io.Copy(io.Discard, zip); err != nil || n == 0 {
+		t.Errorf("bundle on standard output: %d bytes, %v", n, err)
+	}
+	if _, err := execute(noEnv, append(slices.Clone(common), "--bundle=-", "--fix", "--yes")...); !errors.Is(err, volume.ErrInvalid) {
+		t.Errorf("what --fix says is mixed into the bundle: %v", err)
 	}
 	for _, bad := range []string{"--output=xml", "--yes", "--fix", "--bundle=" + bundle, "--kubeconfig=/none", "no-such-volume"} {
 		if _, err := execute(noEnv, append(slices.Clone(common), bad)...); err == nil || errors.As(err, &silent) {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"archive/tar"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,11 +16,17 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 )
 
-// Bundle writes all facts and findings as a tar.gz, for a bug report: the report of status, what kubelet and Kubernetes want, the findings, the files of the journal, and
-// the mounts of the driver's volumes. There is no secret in it: of Kubernetes' objects and kubelet's files only what rules look at was kept, and
-// of other mounts, whose options may hold passwords, nothing is taken.
-func Bundle(w io.Writer, f *Facts, findings []Finding, stateDir string) error {
-	files := map[string]string{}
+// Bundle writes all facts and findings as a tar.gz, for a bug report: the report of status, what kubelet and Kubernetes want, the findings, the files of the
+// journal, the mounts of the driver's volumes, and the logs. What could not be had is told in not-had.txt. There is no secret in it: of Kubernetes' objects and
+// kubelet's files only what rules look at was kept, of other mounts, whose options may hold passwords, nothing is taken, and from all that is text, as logs are, whatever looks like a
+// secret is taken out.
+func Bundle(ctx context.Context, w io.Writer, f *Facts, findings []Finding, stateDir string, l Logs) error {
+	pid := 0
+	if f.Report.Driver != nil {
+		pid = f.Report.Driver.PID
+	}
+	logs := l.gather(ctx, pid)
+	files := logs.files
 	for name, value := range map[string]any{"facts.json": f, "findings.json": findings} {
 		text, err := json.MarshalIndent(value, "", "  ")
 		if err != nil {
@@ -33,6 +40,13 @@ func Bundle(w io.Writer, f *Facts, findings []Finding, stateDir string) error {
 		if text, err := os.ReadFile(path); err == nil { // a folder, or forgotten meanwhile
 			files["journal/"+filepath.Base(path)] = string(text)
 		}
+	}
+	if len(logs.notes) != 0 {
+		slices.Sort(logs.notes)
+		files["not-had.txt"] = strings.Join(logs.notes, "\n") + "\n"
+	}
+	for name, text := range files {
+		files[name] = cleaned(text)
 	}
 	return pack(w, f, files)
 }

@@ -1,13 +1,9 @@
 package doctor
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -276,46 +272,6 @@ func TestAskCluster(t *testing.T) {
 		}
 		if _, err := AskCluster(t.Context(), broken, "", owner, "node-1"); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v", part, err)
-		}
-	}
-}
-
-func TestBundle(t *testing.T) {
-	folder := t.TempDir()
-	if err := errors.Join(os.Mkdir(folder+"/journal", 0o700), os.WriteFile(folder+"/journal/0.json", []byte("record"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	f := well()
-	f.Report.Mounts = append(f.Report.Mounts, volume.Mount{Target: "/nfs", Options: []string{"password=secret"}})
-	var out bytes.Buffer
-	if err := Bundle(&out, f, Examine(f), folder); err != nil {
-		t.Fatal(err)
-	}
-	zip, err := gzip.NewReader(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for r := tar.NewReader(zip); ; {
-		head, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[strings.TrimPrefix(head.Name, "csi-local-lvm-bundle/")] = string(text)
-		if strings.Contains(string(text), "secret") {
-			t.Errorf("%s holds a secret", head.Name)
-		}
-	}
-	for name, part := range map[string]string{"facts.json": handle, "findings.json": "[]", "mounts.txt": target, "journal/0.json": "record"} {
-		if !strings.Contains(files[name], part) {
-			t.Errorf("%s: %q", name, files[name])
 		}
 	}
 }
