@@ -226,3 +226,51 @@ func TestAbout(t *testing.T) {
 		t.Errorf("%q of %+v", got, all)
 	}
 }
+
+var coded = regexp.MustCompile("`([^`]+)`")
+
+// quoted reads the tables of docs/troubleshooting.md under "doctor says": a rule, and its sentence, with … for what differs.
+func quoted(t *testing.T) (rules []string, sentences map[string]*regexp.Regexp) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sentences = map[string]*regexp.Regexp{}
+	inTable := false
+	for line := range strings.Lines(string(text)) {
+		switch {
+		case strings.HasPrefix(line, "| doctor says |"):
+			inTable = true
+		case !strings.HasPrefix(line, "|"):
+			inTable = false
+		case inTable && !strings.HasPrefix(line, "|---"):
+			says := coded.FindAllStringSubmatch(strings.Split(line, " | ")[0], -1)
+			if len(says) != 2 {
+				t.Fatalf("not a rule and a sentence: %s", line)
+			}
+			rule := says[0][1]
+			rules = append(rules, rule)
+			sentences[rule] = regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(says[1][1]), "…", ".*") + "$")
+		}
+	}
+	return rules, sentences
+}
+
+// docs/troubleshooting.md has each rule once, with what it says word for word, and none besides.
+func TestTroubleshooting(t *testing.T) {
+	rules, sentences := quoted(t)
+	slices.Sort(rules)
+	if want := slices.Sorted(slices.Values(Rules())); !slices.Equal(rules, want) {
+		t.Errorf("docs/troubleshooting.md has\n%q, the rules are\n%q", rules, want)
+	}
+	for _, c := range cases {
+		f := well()
+		c.change(f)
+		for _, n := range Examine(f) {
+			if says := sentences[n.Rule]; says == nil || !says.MatchString(n.Sentence) {
+				t.Errorf("%s says %q, and docs/troubleshooting.md has %v", n.Rule, n.Sentence, says)
+			}
+		}
+	}
+}
