@@ -33,7 +33,7 @@ func statusCommand(env func(string) string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the volume groups, the volumes, and what is pending",
-		Long: "Show the volume groups and pools, each volume, how far it has come and how it is, pending teardowns and who holds them, and copies.\n" +
+		Long: "Show the volume groups and pools, each volume, how far it has come and how it is, pending teardowns and who holds them, and what is under way.\n" +
 			"It changes nothing, works beside the running driver and without one, and asks LVM and the kernel itself.",
 		Args: cobra.NoArgs,
 	}

@@ -103,6 +103,9 @@ func (d *Driver) live(identity *rpc.Identity, life *lifecycle.Lifecycle) func(co
 		for _, c := range life.Copies() {
 			l.Copies = append(l.Copies, status.Copy{From: c.From.String(), To: c.To.String(), Done: c.Done, Of: c.Of, Started: c.Since})
 		}
+		for _, p := range d.backend.Programs.Running() {
+			l.Programs = append(l.Programs, status.Program{Argv: p.Argv, Started: p.Since})
+		}
 		for _, u := range life.Unfinished() {
 			row := status.Unfinished{VolumeID: u.VolumeID, Tries: u.Tries, Since: u.Since, Error: u.Cause, Busy: u.Busy}
 			if !u.Next.IsZero() {

@@ -11,7 +11,9 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -80,9 +82,52 @@ type Local struct {
 	Watch *Watch
 }
 
-// Watch passes on which programs have ended, and how. The zero value tells nobody. Safe for use by several goroutines.
+// Watch passes on which programs have ended, and how, and knows which run that change something. The zero value tells nobody. Safe for use by several goroutines.
 type Watch struct {
 	told atomic.Pointer[func(string, []string, time.Duration, error)]
+
+	mu   sync.Mutex
+	runs map[*Running]bool
+}
+
+// Running is a program that runs, and that changes something.
+type Running struct {
+	Argv  []string // without the prefix
+	Since time.Time
+}
+
+// Running gives the programs that run now and change something, the oldest first. Of a nil one there are none.
+func (w *Watch) Running() []Running {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]Running, 0, len(w.runs))
+	for r := range w.runs {
+		out = append(out, *r)
+	}
+	slices.SortFunc(out, func(a, b Running) int { return a.Since.Compare(b.Since) })
+	return out
+}
+
+// begins takes note of a program; the caller calls ended at its end. A nil one takes none.
+func (w *Watch) begins(name string, args []string) (ended func()) {
+	if w == nil {
+		return func() {}
+	}
+	r := &Running{append([]string{name}, args...), time.Now()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.runs == nil {
+		w.runs = map[*Running]bool{}
+	}
+	w.runs[r] = true
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.runs, r)
+	}
 }
 
 // Tell makes f be told from now on, instead of whoever was. It must not wait.
@@ -106,6 +151,7 @@ func (l *Local) Write(ctx context.Context, name string, args ...string) (res Res
 		return Result{}, err
 	}
 	err = l.Effects.Do(ctx, "run", name+" "+strings.Join(args, " "), func() error {
+		defer l.Watch.begins(name, args)()
 		res, err = l.run(ctx, false, name, args)
 		return err
 	})

@@ -13,9 +13,9 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 )
 
-// Status writes a report: the driver, the volume groups, the volumes, what is pending, copies, and what is wrong.
+// Status writes a report: the driver, the volume groups, the volumes, what is pending, what is under way, and what is wrong.
 func Status(w io.Writer, r *status.Report, o Options) error {
-	for _, part := range []func(io.Writer, *status.Report) error{o.driver, o.groups, o.volumes, o.pending, o.copies, o.orphans, o.wrong} {
+	for _, part := range []func(io.Writer, *status.Report) error{o.driver, o.groups, o.volumes, o.pending, o.underWay, o.orphans, o.wrong} {
 		if err := part(w, r); err != nil {
 			return err
 		}
@@ -192,19 +192,35 @@ func (o Options) pending(w io.Writer, r *status.Report) error {
 	return nil
 }
 
-func (o Options) copies(w io.Writer, r *status.Report) error {
-	if r.Driver == nil || len(r.Driver.Copies) == 0 {
-		return nil
+// underWay writes what takes its time: copies, legs that are brought in step, and programs that run.
+func (o Options) underWay(w io.Writer, r *status.Report) error {
+	var all []string
+	if r.Driver != nil {
+		for _, c := range r.Driver.Copies {
+			s := fmt.Sprintf("copy of %s to %s: ", c.From, c.To)
+			if c.Of == 0 {
+				s += "waits for its turn"
+			} else {
+				s += o.bar(share(c.Done, c.Of)) + " of " + size(c.Of) + left(c, r.Time)
+			}
+			all = append(all, s)
+		}
 	}
-	if err := title(w, "COPIES"); err != nil {
-		return err
+	for _, v := range r.Volumes {
+		if v.Sync != nil {
+			all = append(all, fmt.Sprintf("%s of the legs of %s: %s of %s", v.Sync.Action, v.Ref(), o.bar(v.Sync.Done), size(v.SizeBytes)))
+		}
 	}
-	for _, c := range r.Driver.Copies {
-		s := fmt.Sprintf("%s to %s: ", c.From, c.To)
-		if c.Of == 0 {
-			s += "waits for its turn"
-		} else {
-			s += o.bar(share(c.Done, c.Of)) + " of " + size(c.Of) + left(c, r.Time)
+	if r.Driver != nil {
+		for _, p := range r.Driver.Programs {
+			all = append(all, fmt.Sprintf("for %s: %s", span(r.Time.Sub(p.Started)), strings.Join(p.Argv, " ")))
+		}
+	}
+	for i, s := range all {
+		if i == 0 {
+			if err := title(w, "UNDER WAY"); err != nil {
+				return err
+			}
 		}
 		if err := o.wrapped(w, "  ", s); err != nil {
 			return err

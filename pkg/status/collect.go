@@ -200,10 +200,21 @@ func (c *Collector) volume(e health.Exam) Volume {
 	if f.Active {
 		v.Device = Number(f.Major, f.Minor)
 	}
+	v.Sync = sync(f.Raids)
 	if e.Err != nil {
 		v.Unknown = e.Err.Error()
 	}
 	return v
+}
+
+// sync tells of the device that is behind the others. One whose legs have been compared to the end is in step, and so is one that waits for nothing.
+func sync(raids []volume.RaidStatus) (out *Sync) {
+	for _, r := range raids {
+		if done := share(r.Synced, r.Total); done != nil && *done < 1 && (out == nil || *done < out.Done) {
+			out = &Sync{r.Action, *done}
+		}
+	}
+	return out
 }
 
 // ID gives the id by which the CO knows a logical volume.

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +225,23 @@ func TestStanding(t *testing.T) {
 		}
 		if strings.Join(got, " ") != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
+		}
+	}
+}
+
+// Of the devices of a volume the one that is farthest behind is told of; of those that are in step none is.
+func TestSync(t *testing.T) {
+	for _, c := range []struct {
+		raids []volume.RaidStatus
+		want  string
+	}{
+		{nil, "<nil>"},
+		{[]volume.RaidStatus{{Synced: 100, Total: 100, Action: "idle"}}, "<nil>"},
+		{[]volume.RaidStatus{{Synced: 75, Total: 100, Action: "resync"}, {Synced: 1, Total: 4, Action: "check"}, {Synced: 4, Total: 4, Action: "idle"}}, "&{check 0.25}"},
+		{[]volume.RaidStatus{{Action: "idle"}}, "<nil>"},
+	} {
+		if got := fmt.Sprint(sync(c.raids)); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.raids, got, c.want)
 		}
 	}
 }

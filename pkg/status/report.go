@@ -104,8 +104,15 @@ type Volume struct {
 	FSBytes   *int64   `json:"fsBytes,omitempty"`
 	Mounts    []Mount  `json:"mounts,omitempty"`
 
+	Sync       *Sync       `json:"sync,omitempty"` // nil: nothing of it is brought in step
 	Conditions []Condition `json:"conditions,omitempty"`
 	Unknown    string      `json:"unknown,omitempty"` // why its health could not be found out
+}
+
+// Sync is how far the kernel has brought the legs of a RAID volume in step, or has checked them.
+type Sync struct {
+	Action string  `json:"action"` // resync, recover, check, repair, reshape; idle and frozen: it waits
+	Done   float64 `json:"done"`   // from 0 to 1
 }
 
 // Ref is its logical volume.
@@ -163,6 +170,7 @@ type Live struct {
 	NotReady     string    `json:"notReady,omitempty"` // why it cannot do its work now
 
 	Copies     []Copy       `json:"copies,omitempty"`
+	Programs   []Program    `json:"programs,omitempty"`
 	Unfinished []Unfinished `json:"unfinished,omitempty"`
 	Orphans    []Orphan     `json:"orphans,omitempty"`
 }
@@ -173,6 +181,12 @@ type Copy struct {
 	To      string    `json:"to"`
 	Done    int64     `json:"doneBytes"`
 	Of      int64     `json:"ofBytes"` // 0: it waits for its turn
+	Started time.Time `json:"started"`
+}
+
+// Program is one that the driver runs now and that changes something, as mkfs or lvcreate does. How far it has come nobody tells.
+type Program struct {
+	Argv    []string  `json:"argv"`
 	Started time.Time `json:"started"`
 }
 
