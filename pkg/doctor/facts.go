@@ -103,13 +103,22 @@ func (w Where) pods() (out []string, known bool) {
 
 // wanted reads kubelet's files. Those that cannot be read are kubelet's matter.
 func (w Where) wanted() (out []Wanted) {
+	beside := func(name string) func(string) string {
+		return func(folder string) string { return filepath.Join(folder, name) }
+	}
 	for _, pattern := range []struct {
-		glob, mount string
-		staging     bool
+		glob    string
+		path    func(folder string) string // by the folder of the file
+		staging bool
 	}{
-		{"pods/*/volumes/kubernetes.io~csi/*/vol_data.json", "mount", false},
-		{"plugins/kubernetes.io/csi/" + w.Driver + "/*/vol_data.json", "globalmount", true},
-		{"plugins/kubernetes.io/csi/pv/*/vol_data.json", "globalmount", true},
+		{"pods/*/volumes/kubernetes.io~csi/*/vol_data.json", beside("mount"), false},
+		{"plugins/kubernetes.io/csi/" + w.Driver + "/*/vol_data.json", beside("globalmount"), true},
+		{"plugins/kubernetes.io/csi/pv/*/vol_data.json", beside("globalmount"), true},
+		// A block volume has one file for all its pods (csi_block.go, csi_util.go).
+		{"plugins/kubernetes.io/csi/volumeDevices/*/data/vol_data.json", func(folder string) string {
+			volume := filepath.Dir(folder)
+			return filepath.Join(filepath.Dir(volume), "staging", filepath.Base(volume))
+		}, true},
 	} {
 		files, _ := filepath.Glob(filepath.Join(w.KubeletDir, pattern.glob)) // the pattern is right
 		for _, file := range files {
@@ -121,7 +130,7 @@ func (w Where) wanted() (out []Wanted) {
 			if err != nil || json.Unmarshal(text, &data) != nil || data.Driver != w.Driver {
 				continue
 			}
-			n := Wanted{Handle: data.Handle, Path: filepath.Join(filepath.Dir(file), pattern.mount), Staging: pattern.staging}
+			n := Wanted{Handle: data.Handle, Path: pattern.path(filepath.Dir(file)), Staging: pattern.staging}
 			if !pattern.staging {
 				below, _ := filepath.Rel(filepath.Join(w.KubeletDir, "pods"), file)
 				n.PodUID, _, _ = strings.Cut(below, "/")

@@ -185,6 +185,38 @@ func TestMendLooksAgain(t *testing.T) {
 	}
 }
 
+// kubelet's files tell what it wants of the driver, at which path, and for whom.
+func TestWanted(t *testing.T) {
+	root := t.TempDir()
+	const csi = "plugins/kubernetes.io/csi/"
+	want := []string{
+		"h1 /pods/uid-1/volumes/kubernetes.io~csi/pv-1/mount uid-1 false",
+		"h2 /" + csi + owner + "/0a1b/globalmount  true",
+		"h3 /" + csi + "pv/pv-3/globalmount  true",
+		"h4 /" + csi + "volumeDevices/staging/pv-4  true",
+	}
+	for file, text := range map[string]string{
+		"pods/uid-1/volumes/kubernetes.io~csi/pv-1/": `{"driverName":"` + owner + `","volumeHandle":"h1"}`,
+		csi + owner + "/0a1b/":                       `{"driverName":"` + owner + `","volumeHandle":"h2"}`,
+		csi + "pv/pv-3/":                             `{"driverName":"` + owner + `","volumeHandle":"h3"}`,
+		csi + "volumeDevices/pv-4/data/":             `{"driverName":"` + owner + `","volumeHandle":"h4"}`,
+		csi + "volumeDevices/pv-5/data/":             `{"driverName":"another","volumeHandle":"h5"}`,
+		csi + "volumeDevices/pv-6/data/":             `{`,
+	} {
+		folder := filepath.Join(root, file)
+		if err := errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(folder+"/vol_data.json", []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, k := range (Where{KubeletDir: root, Driver: owner}).wanted() {
+		got = append(got, fmt.Sprint(k.Handle, " ", strings.TrimPrefix(k.Path, root), " ", k.PodUID, " ", k.Staging))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 func TestMachine(t *testing.T) {
 	root := t.TempDir()
 	write := func(path, text string) {
