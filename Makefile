@@ -1,9 +1,9 @@
-# Everything that is done with this source: "make" lists it. "make test" is the whole suite; CI runs it, and "make imagetest".
+# Everything that is done with this source: "make" lists it. "make test" is the whole suite; CI runs it, "make imagetest" and "make e2ecore".
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test image imagetest manifests lint alerts unit fuzz sweepfake vm hard sweep soak powercut bench shell clean
+.PHONY: help setup build demo test image imagetest manifests lint alerts unit fuzz sweepfake vm hard sweep soak powercut e2e e2ecore bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -107,6 +107,9 @@ blank := $() $()
 hard = ^Test($(subst $(blank),|,$(strip $(hard_tests))))$$|^TestDriverOverRealMachine$$/^($(subst $(blank),|,$(strip $(hard_suite))))$$|^TestContract$$/^(names|tune)$$|^TestContract$$/^(extend|snapshots|types)$$/^(striped|raid5|raid6|raid10)|^TestCSISanity$$/^(mount-linear|block-linear|block-thin)$$
 
 UNIT_TIMEOUT ?= 5m
+E2E ?= .
+# The part that CI runs: provisioning, inline volumes, teardown, restarts, power.
+e2e_core = ^Test(PersistentVolumes|TooLarge|InlineVolume|KubeletRestartedInTermination|HeldLonger|HeldLongerAndDriverKilled|KubeletKilledForGood|DriverRestartedUnderLoad|PowerCut)$$
 FUZZ ?= 100000
 BENCH ?= .
 SWEEP ?= full
@@ -150,6 +153,7 @@ lint: ## check style, rules and scripts
 	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/promtool hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
 	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy -count=1 ."
+	@$(step) "lint: tests in a cluster" bash -c "go vet -C e2e ./... && go test -C e2e -count=1 ./cluster"
 
 alerts: ## test the alert rules of the chart with promtool
 	@$(step) "alerts" hack/promtool test rules hack/alerts/test.yaml
@@ -185,6 +189,14 @@ soak: ## random operations against a model, over the fake and on real LVM (SEED=
 powercut: ## cut the power of the machine at random moments (CUTS=200 SEED=n; an hour or two)
 	@$(step) "build powercut" env $(static) -o bin/ ./hack/powercut
 	@$(step) "powercut, $(CUTS) cuts" bin/powercut -cuts $(CUTS) $(if $(SEED),-seed $(SEED)) hack/vm-exec
+
+e2e: ## the driver in a real cluster: kubelet, scheduler, containerd, sidecars (E2E=TestName to choose; the first run builds them for half an hour)
+	@$(step) "setup e2e" hack/setup build vm e2e
+	@$(step) "build the cluster" env CGO_ENABLED=0 go -C e2e run -trimpath ./cmd/prepare
+	@$(step) e2e env CGO_ENABLED=0 go -C e2e test -trimpath -count=1 -timeout 3h -v -run '$(call typed,E2E)' .
+
+e2ecore: E2E = $(e2e_core)
+e2ecore: e2e ## the part of e2e that CI runs
 
 bench: build ## measure the driver against the bare tools in the machine (BENCH=regexp BENCH_TIME=20x BENCH_COUNT=n)
 	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -count $(BENCH_COUNT) ./sanity
