@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"pkg/status":     {"pkg/volume", "pkg/ask", "pkg/journal", "pkg/health"},
 	"pkg/fleet":      {"pkg/run", "pkg/ask", "pkg/status"},
 	"pkg/doctor":     {"pkg/volume", "pkg/run", "pkg/journal", "pkg/health", "pkg/status", "pkg/fleet"},
-	"pkg/show":       {"pkg/journal", "pkg/status", "pkg/doctor"},
+	"pkg/show":       {"pkg/journal", "pkg/health", "pkg/status", "pkg/doctor"},
 	"pkg/metrics":    {"pkg/volume", "pkg/effect", "pkg/journal", "pkg/health", "pkg/status"},
 	"pkg/lifecycle":  {"pkg/volume", "pkg/journal", "pkg/keylock"},
 	"pkg/adopt":      {"pkg/volume"},

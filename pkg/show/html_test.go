@@ -15,7 +15,7 @@ func TestHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := out.String()
-	for _, want := range []string{"<title>node-1: csi-local-lvm</title>", "data/snap-1", "&lt;script&gt;alert", "████", "As of 2023-11-14 22:13:20 UTC"} {
+	for _, want := range []string{"<title>node-1: csi-local-lvm</title>", "data/snap-1", "&lt;script&gt;alert", `value="0.9"`, "DiskMissing", "the next in 4s", "of the legs of <code>data/pvc-", "copy of <code>data/pvc-a</code>", "mkfs", "As of 2023-11-14 22:13:20 UTC"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in\n%s", want, page)
 		}

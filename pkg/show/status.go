@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,21 +56,29 @@ func (o Options) groups(w io.Writer, r *status.Report) error {
 		}
 		t.AppendRow(table.Row{g.Name, size(g.SizeBytes), size(g.FreeBytes), o.bar(share(g.SizeBytes-g.FreeBytes, g.SizeBytes)), note})
 		for _, p := range g.Pools {
-			free, bar := "", "not active"
+			bar := "not active"
 			if p.Data != nil {
-				free, bar = size(int64((1-*p.Data)*float64(p.SizeBytes))), o.bar(*p.Data)
+				bar = o.bar(*p.Data)
 			}
 			note := "volumes of " + size(p.VirtualBytes)
 			if p.Metadata != nil {
 				note += fmt.Sprintf(", metadata %.0f %%", *p.Metadata*100)
 			}
-			t.AppendRow(table.Row{"  pool " + p.Name, size(p.SizeBytes), free, bar, note})
+			t.AppendRow(table.Row{"  pool " + p.Name, size(p.SizeBytes), poolFree(p), bar, note})
 		}
 	}
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err
 	}
 	return write(w, t)
+}
+
+// poolFree is what is free in an active pool.
+func poolFree(p status.Pool) string {
+	if p.Data == nil {
+		return ""
+	}
+	return size(int64((1 - *p.Data) * float64(p.SizeBytes)))
 }
 
 func share(used, of int64) float64 {
@@ -257,30 +266,47 @@ func (o Options) orphans(w io.Writer, r *status.Report) error {
 	return nil
 }
 
-// wrong writes what is wrong, and what could not be found out.
-func (o Options) wrong(w io.Writer, r *status.Report) error {
-	var all []string
+// wrong is something that is wrong, or could not be found out.
+type wrong struct {
+	Subject string // a logical volume; "": it is of the node
+	Status  string // how bad; "": see Text
+	Text    string
+}
+
+const notKnown = "not known:"
+
+func wrongs(r *status.Report) (all []wrong) {
 	for _, c := range r.Storage {
-		all = append(all, fmt.Sprintf("%s %s: %s", o.paint(c.Status, text.FgRed), c.Reason, c.Message))
+		all = append(all, wrong{"", c.Status, c.Reason + ": " + c.Message})
 	}
 	for _, v := range r.Volumes {
 		for _, c := range v.Conditions {
-			all = append(all, fmt.Sprintf("%s %s %s: %s", v.Ref(), o.paint(c.Status, text.FgRed), c.Reason, c.Message))
+			all = append(all, wrong{v.Ref().String(), c.Status, c.Reason + ": " + c.Message})
 		}
 	}
 	for _, p := range r.Problems {
-		all = append(all, "journal: "+p)
+		all = append(all, wrong{"", "", "journal: " + p})
 	}
 	for _, u := range r.Unknown {
-		all = append(all, o.paint("not known", text.FgYellow)+": "+u)
+		all = append(all, wrong{"", notKnown, u})
 	}
-	for i, s := range all {
+	return all
+}
+
+// wrong writes what is wrong, and what could not be found out.
+func (o Options) wrong(w io.Writer, r *status.Report) error {
+	for i, x := range wrongs(r) {
 		if i == 0 {
 			if err := title(w, "WRONG (csi-local-lvm doctor says more)"); err != nil {
 				return err
 			}
 		}
-		if err := o.wrapped(w, "  ", s); err != nil {
+		color := text.FgRed
+		if x.Status == notKnown {
+			color = text.FgYellow
+		}
+		words := slices.DeleteFunc([]string{x.Subject, o.paint(x.Status, color), x.Text}, func(s string) bool { return s == "" })
+		if err := o.wrapped(w, "  ", strings.Join(words, " ")); err != nil {
 			return err
 		}
 	}
