@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test image imagetest manifests lint alerts unit fuzz sweepfake vm hard sweep soak powercut e2e e2ecore bench shell clean
+.PHONY: help setup build demo test image imagetest manifests lint alerts dashboard unit fuzz sweepfake vm hard sweep soak powercut e2e e2ecore bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -136,7 +136,7 @@ demo: setup build ## show the driver at work in a throwaway machine (DEMO=here: 
 
 test: FUZZ = 5000
 test: VM_SKIP = $(hard)
-test: setup lint alerts unit fuzz sweepfake vm ## run the whole suite: setup, lint, alerts, unit, fuzz (short), sweepfake, vm
+test: setup lint alerts dashboard unit fuzz sweepfake vm ## run the whole suite: setup, lint, alerts, dashboard, unit, fuzz (short), sweepfake, vm
 
 image: ## build the container image (IMAGE=name:tag ENGINE=docker, podman or buildah; IMAGE_FLAGS="--platform linux/amd64,linux/arm64")
 	@$(step) "image $(IMAGE)" $(ENGINE) build --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) -t $(IMAGE) $(IMAGE_FLAGS) .
@@ -150,13 +150,16 @@ manifests: ## render the chart into deploy/kubernetes
 	@$(step) manifests go run -C hack/deploy . $(CURDIR)
 
 lint: ## check style, rules and scripts
-	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/promtool hack/demo.sh .ci/run
+	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/prometheus hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
 	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy -count=1 ."
 	@$(step) "lint: tests in a cluster" bash -c "go vet -C e2e ./... && go test -C e2e -count=1 ./cluster"
 
 alerts: ## test the alert rules of the chart with promtool
-	@$(step) "alerts" hack/promtool test rules hack/alerts/test.yaml
+	@$(step) "alerts" hack/prometheus promtool test rules hack/alerts/test.yaml
+
+dashboard: ## put the queries of the dashboard to a Prometheus that scrapes a driver
+	@$(step) "dashboard" go test -tags prometheus -count=1 -timeout $(UNIT_TIMEOUT) -run '^TestDashboard$$' ./sanity
 
 unit: ## run the tests that need no root and no LVM
 	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...

@@ -23,6 +23,7 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/fake"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/lifecycle"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
 )
@@ -53,6 +54,7 @@ type fakeHarness struct {
 	adopt   contract.Fault // for the next command
 	// reconfigure changes what the next driver is configured with; nil: nothing.
 	reconfigure func(*driver.Config)
+	programs    *run.Watch // hears of the programs of the next driver; nil: nobody does
 }
 
 // orphans is how the next driver treats orphans.
@@ -118,7 +120,7 @@ func (h *fakeHarness) Start(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
 	tools := h.m.Connect(fake.Config{Owner: cfg.DriverName, Groups: cfg.VolumeGroups, Overcommit: cfg.ThinOvercommit, Effects: p.unsynced})
-	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Copier: tools.Copier, Cgroups: tools.Cgroups}, p.unsynced)
+	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Copier: tools.Copier, Cgroups: tools.Cgroups, Programs: h.programs}, p.unsynced)
 	if err != nil {
 		t.Fatal(err)
 	}
