@@ -129,21 +129,19 @@ func Worst(all []Finding) (worst Severity) {
 // About gives the volumes that a word names: the id of a volume, its logical volume, with or without its group, the CO's name, a path where it
 // is mounted or should be, or the uid of a pod that uses it.
 func About(f *Facts, word string) (out []status.Volume) {
+	wanted, pending := map[string][]string{}, map[volume.Ref][]string{}
+	for _, k := range f.Kubelet {
+		wanted[k.Handle] = append(wanted[k.Handle], k.Path, k.PodUID)
+	}
+	for _, p := range f.Report.Pending {
+		pending[p.Ref()] = append(pending[p.Ref()], p.Paths...)
+	}
 	for _, v := range f.Report.Volumes {
 		names := []string{v.ID, v.LV, v.Ref().String(), v.Name, v.PodUID}
 		for _, m := range v.Mounts {
 			names = append(names, m.Path, m.PodUID)
 		}
-		for _, k := range f.Kubelet {
-			if k.Handle == v.ID {
-				names = append(names, k.Path, k.PodUID)
-			}
-		}
-		for _, p := range f.Report.Pending {
-			if p.Ref() == v.Ref() {
-				names = append(names, p.Paths...)
-			}
-		}
+		names = append(append(names, wanted[v.ID]...), pending[v.Ref()]...)
 		if slices.Contains(names, strings.TrimSuffix(word, "/")) {
 			out = append(out, v)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,8 +35,12 @@ type Facts struct {
 	Cluster   *Cluster            `json:"cluster,omitempty"` // nil: Kubernetes was not asked
 	Held      map[string][]string `json:"held,omitempty"`    // by volume id: who uses a volume that is mounted nowhere here
 
-	volumes map[string]status.Volume // by id
-	tops    map[string]string        // by path: the number of the device on top
+	volumes   map[string]status.Volume // by id
+	tops      map[string]string        // by path: the number of the device on top
+	wanted    map[string]bool          // by id: whether kubelet wants it
+	folders   map[string]bool          // by uid: the pods that have one
+	forgotten map[string]bool          // by path
+	running   map[string]bool          // by uid: the pods of the cluster
 }
 
 // Wanted is one of kubelet's files vol_data.json that name the driver (kubernetes pkg/volume/csi/csi_mounter.go).
@@ -77,19 +82,19 @@ func Gather(ctx context.Context, w Where, version string, c *status.Collector, r
 	f.Kubelet = w.wanted()
 	f.Forgotten = forgotten(f.Report)
 	f.Machine = w.machine()
+	pending := map[volume.Ref]bool{}
+	for _, p := range f.Report.Pending {
+		pending[p.Ref()] = true
+	}
 	const most = 8 // searches through /proc, which take up to two seconds each
 	for _, v := range f.Report.Volumes {
-		if v.Open != 0 && len(v.Mounts) == 0 && !hasPending(f.Report, v) && len(f.Held) < most {
+		if v.Open != 0 && len(v.Mounts) == 0 && !pending[v.Ref()] && len(f.Held) < most {
 			if who := c.Held(ctx, v, ""); len(who) != 0 {
 				f.Held[v.ID] = who
 			}
 		}
 	}
 	return f
-}
-
-func hasPending(r *status.Report, v status.Volume) bool {
-	return slices.ContainsFunc(r.Pending, func(p status.Pending) bool { return p.Ref() == v.Ref() })
 }
 
 // pods gives the folders of pods. An empty folder is the mount point of a disk that is not mounted, and says nothing.
@@ -101,49 +106,71 @@ func (w Where) pods() (out []string, known bool) {
 	return out, err == nil && len(out) != 0
 }
 
-// wanted reads kubelet's files. Those that cannot be read are kubelet's matter.
+// wanted reads kubelet's files. Those that cannot be read are kubelet's matter. There are as many as there are volumes, so each folder is listed once.
 func (w Where) wanted() (out []Wanted) {
-	beside := func(name string) func(string) string {
-		return func(folder string) string { return filepath.Join(folder, name) }
-	}
-	for _, pattern := range []struct {
-		glob    string
-		path    func(folder string) string // by the folder of the file
-		staging bool
-	}{
-		{"pods/*/volumes/kubernetes.io~csi/*/vol_data.json", beside("mount"), false},
-		{"plugins/kubernetes.io/csi/" + w.Driver + "/*/vol_data.json", beside("globalmount"), true},
-		{"plugins/kubernetes.io/csi/pv/*/vol_data.json", beside("globalmount"), true},
-		// A block volume has one file for all its pods (csi_block.go, csi_util.go).
-		{"plugins/kubernetes.io/csi/volumeDevices/*/data/vol_data.json", func(folder string) string {
-			volume := filepath.Dir(folder)
-			return filepath.Join(filepath.Dir(volume), "staging", filepath.Base(volume))
-		}, true},
-	} {
-		files, _ := filepath.Glob(filepath.Join(w.KubeletDir, pattern.glob)) // the pattern is right
-		for _, file := range files {
-			var data struct {
-				Driver string `json:"driverName"`
-				Handle string `json:"volumeHandle"`
-			}
-			text, err := os.ReadFile(file)
-			if err != nil || json.Unmarshal(text, &data) != nil || data.Driver != w.Driver {
-				continue
-			}
-			n := Wanted{Handle: data.Handle, Path: pattern.path(filepath.Dir(file)), Staging: pattern.staging}
-			if !pattern.staging {
-				below, _ := filepath.Rel(filepath.Join(w.KubeletDir, "pods"), file)
-				n.PodUID, _, _ = strings.Cut(below, "/")
-			}
-			if info, err := os.Stat(file); err == nil {
-				n.Written = info.ModTime()
-			}
+	add := func(folder, path, pod string) {
+		if n, ok := w.wantedIn(folder); ok {
 			var st unix.Stat_t
-			n.IsFolder = unix.Lstat(n.Path, &st) == nil
+			n.Path, n.PodUID, n.Staging, n.IsFolder = path, pod, pod == "", unix.Lstat(path, &st) == nil
 			out = append(out, n)
 		}
 	}
+	pods := filepath.Join(w.KubeletDir, "pods")
+	for _, pod := range names(pods) {
+		at := filepath.Join(pods, pod, "volumes/kubernetes.io~csi")
+		for _, name := range names(at) {
+			add(filepath.Join(at, name), filepath.Join(at, name, "mount"), pod)
+		}
+	}
+	plugin := filepath.Join(w.KubeletDir, "plugins/kubernetes.io/csi")
+	for _, kind := range []string{w.Driver, "pv"} {
+		at := filepath.Join(plugin, kind)
+		for _, name := range names(at) {
+			add(filepath.Join(at, name), filepath.Join(at, name, "globalmount"), "")
+		}
+	}
+	// A block volume has one file for all its pods (csi_block.go, csi_util.go).
+	at := filepath.Join(plugin, "volumeDevices")
+	for _, name := range names(at) {
+		add(filepath.Join(at, name, "data"), filepath.Join(at, "staging", name), "")
+	}
 	return out
+}
+
+// names gives what is in a folder, in order; nothing where it cannot be read.
+func names(folder string) (out []string) {
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// wantedIn reads the file in a folder, if it is about a volume of the driver.
+func (w Where) wantedIn(folder string) (n Wanted, ok bool) {
+	var data struct {
+		Driver string `json:"driverName"`
+		Handle string `json:"volumeHandle"`
+	}
+	text, written, err := readFile(filepath.Join(folder, "vol_data.json"))
+	if err != nil || json.Unmarshal(text, &data) != nil || data.Driver != w.Driver {
+		return Wanted{}, false
+	}
+	return Wanted{Handle: data.Handle, Written: written}, true
+}
+
+// readFile gives what a file holds, and when it was written.
+func readFile(path string) (text []byte, written time.Time, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	if info, err := f.Stat(); err == nil {
+		written = info.ModTime()
+	}
+	text, err = io.ReadAll(f)
+	return text, written, err
 }
 
 // tools are the programs that the driver runs (README, Requirements).
@@ -238,17 +265,32 @@ func forgotten(r *status.Report) (out []string) {
 
 // podGone reports whether a pod surely has no folder any more.
 func (f *Facts) podGone(uid string) bool {
-	return uid != "" && f.PodsKnown && !slices.Contains(f.Pods, uid)
+	return uid != "" && f.PodsKnown && !f.folders[uid]
 }
 
 // index makes what is looked up by a name found at once: there may be a thousand of each.
 func (f *Facts) index() {
-	f.volumes, f.tops = map[string]status.Volume{}, map[string]string{}
+	f.volumes, f.tops, f.wanted = map[string]status.Volume{}, map[string]string{}, map[string]bool{}
+	f.folders, f.forgotten, f.running = map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, v := range f.Report.Volumes {
 		f.volumes[v.ID] = v
 	}
 	for _, m := range f.Report.Mounts { // the topmost comes last
 		f.tops[m.Target] = status.Number(m.Major, m.Minor)
+	}
+	for _, k := range f.Kubelet {
+		f.wanted[k.Handle] = true
+	}
+	for _, uid := range f.Pods {
+		f.folders[uid] = true
+	}
+	for _, path := range f.Forgotten {
+		f.forgotten[path] = true
+	}
+	if f.Cluster != nil {
+		for _, p := range f.Cluster.Pods {
+			f.running[p.UID] = true
+		}
 	}
 }
 

@@ -112,19 +112,23 @@ func attachmentStuck(f *Facts) (out []Finding) {
 	if f.Cluster == nil {
 		return nil
 	}
+	pvs := map[string]PV{} // by name
+	for _, pv := range f.Cluster.PVs {
+		pvs[pv.Name] = pv
+	}
 	for _, a := range f.Cluster.Attachments {
-		i := slices.IndexFunc(f.Cluster.PVs, func(pv PV) bool { return pv.Name == a.PV })
-		if i < 0 || a.Deleting == nil && a.Error == "" || a.Deleting != nil && f.Report.Time.Sub(*a.Deleting) < settled {
+		pv, known := pvs[a.PV]
+		if !known || a.Deleting == nil && a.Error == "" || a.Deleting != nil && f.Report.Time.Sub(*a.Deleting) < settled {
 			continue
 		}
-		if id, err := volume.ParseID(f.Cluster.PVs[i].Handle); err != nil || id.Node != f.Report.Node {
+		if id, err := volume.ParseID(pv.Handle); err != nil || id.Node != f.Report.Node {
 			continue
 		}
 		why := a.Error
 		if why == "" {
 			why = "it is to be deleted, and is not"
 		}
-		out = append(out, Finding{Severity: Warning, Subject: f.Cluster.PVs[i].Handle, Sentence: fmt.Sprintf("VolumeAttachment %s: %s.", a.Name, why),
+		out = append(out, Finding{Severity: Warning, Subject: pv.Handle, Sentence: fmt.Sprintf("VolumeAttachment %s: %s.", a.Name, why),
 			Remedy: "external-attacher carries it out with the driver; see the log of both. While the volume is staged or published, it stays attached."})
 	}
 	return out

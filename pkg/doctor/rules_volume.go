@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +32,7 @@ func suspended(f *Facts) (out []Finding) {
 // inactive is about volumes that somebody is to have here. Others have no device after a start of the machine where nothing activates them, and need none.
 func inactive(f *Facts) (out []Finding) {
 	for _, v := range f.Report.Volumes {
-		if v.Active || v.Partial || v.Unknown != "" || !slices.ContainsFunc(f.Kubelet, func(k Wanted) bool { return k.Handle == v.ID }) || v.Boundary == status.Creating || v.Boundary == status.InTeardown {
+		if v.Active || v.Partial || v.Unknown != "" || !f.wanted[v.ID] || v.Boundary == status.Creating || v.Boundary == status.InTeardown {
 			continue
 		}
 		ref := v.Ref()
@@ -104,7 +103,7 @@ func orphan(f *Facts) (out []Finding) {
 func leakedMount(f *Facts) (out []Finding) {
 	for _, v := range f.Report.Volumes {
 		for _, m := range v.Mounts {
-			if !slices.Contains(f.Forgotten, m.Path) || !f.PodsKnown || v.Boundary == status.InTeardown || v.Suspended {
+			if !f.forgotten[m.Path] || !f.PodsKnown || v.Boundary == status.InTeardown || v.Suspended {
 				continue
 			}
 			path := m.Path
@@ -152,9 +151,7 @@ func targetLeft(f *Facts) (out []Finding) {
 }
 
 // podRuns reports whether Kubernetes has the pod on this node, or may have it.
-func (f *Facts) podRuns(uid string) bool {
-	return f.Cluster != nil && slices.ContainsFunc(f.Cluster.Pods, func(p Pod) bool { return p.UID == uid })
-}
+func (f *Facts) podRuns(uid string) bool { return f.running[uid] }
 
 func volumeMissing(f *Facts) (out []Finding) {
 	if !f.knowsVolumes() {

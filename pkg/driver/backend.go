@@ -30,8 +30,9 @@ type LVM interface {
 	List(ctx context.Context) ([]volume.LV, error)
 	// Groups gives the groups of --volume-groups that are there, in the order of its patterns, then by name.
 	Groups(ctx context.Context) ([]volume.Group, error)
-	// VolumeFacts and StorageFacts: see health.LVM.
+	// VolumeFacts, Look and StorageFacts: see health.LVM.
 	VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, error)
+	Look() func(ctx context.Context, r volume.Ref) (volume.Facts, error)
 	StorageFacts(ctx context.Context) volume.StorageFacts
 	// Check is nil where LVM answers and at least one group is there and whole.
 	Check(ctx context.Context) error

@@ -61,6 +61,7 @@ func (w *watcher) look(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	r.Mounts = nil // only doctor looks at them, in a report of its own
 	w.metrics.Show(r)
 	log := klog.FromContext(ctx)
 	for _, c := range w.standing.Next(r) {

@@ -94,6 +94,9 @@ func (c *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, erro
 	return f, nil
 }
 
+// Look implements health.LVM.
+func (c *LVM) Look() func(context.Context, volume.Ref) (volume.Facts, error) { return c.VolumeFacts }
+
 // facts are those of the device of an LV and of what it lies on. With m.mu held.
 func (m *Machine) facts(v *lv) (f volume.DeviceFacts) {
 	if !v.active {

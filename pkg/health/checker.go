@@ -16,6 +16,8 @@ type LVM interface {
 	// VolumeFacts tells of a logical volume; with an empty VG, in any of the driver's groups. It does not hang.
 	// ErrNotFound: neither a logical volume nor a device of the name is there.
 	VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, error)
+	// Look gives a VolumeFacts for one look at many volumes: what they have in common is asked once, for all of them.
+	Look() func(ctx context.Context, r volume.Ref) (volume.Facts, error)
 	// StorageFacts tells of the driver's groups. It does not hang.
 	StorageFacts(ctx context.Context) volume.StorageFacts
 	// List gives all logical volumes of the driver.
@@ -52,7 +54,11 @@ func (c *Checker) Volume(ctx context.Context, r volume.Ref, paths ...string) ([]
 	if err != nil {
 		return nil, err
 	}
-	_, conditions, err := c.volume(ctx, r, table, paths)
+	at, err := c.topmost(table, paths)
+	if err != nil {
+		return nil, err
+	}
+	_, conditions, err := c.volume(ctx, c.lvm.VolumeFacts, r, mountsOf(table), at)
 	return conditions, err
 }
 
@@ -60,12 +66,9 @@ func (c *Checker) table(ctx context.Context) ([]volume.Mount, error) {
 	return ask.Ask(ctx, &c.open, "the mount table", func() ([]volume.Mount, error) { return c.host.List(context.WithoutCancel(ctx)) })
 }
 
-func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount, paths []string) (volume.Facts, []Condition, error) {
-	at, err := c.topmost(table, paths)
-	if err != nil {
-		return volume.Facts{}, nil, err
-	}
-	f, err := c.lvm.VolumeFacts(ctx, r)
+// volume judges a volume; at are the topmost mounts at the paths where it should be.
+func (c *Checker) volume(ctx context.Context, facts factsOf, r volume.Ref, mounts mounts, at []volume.Mount) (volume.Facts, []Condition, error) {
+	f, err := facts(ctx, r)
 	if errors.Is(err, volume.ErrNotFound) && slices.ContainsFunc(at, c.host.DeviceGone) {
 		f = volume.Facts{Ref: r, Gone: true}
 		return f, OfVolume(Seen{Facts: f}), nil // a block volume keeps its target, not its device
@@ -74,13 +77,13 @@ func (c *Checker) volume(ctx context.Context, r volume.Ref, table []volume.Mount
 		return f, nil, err
 	}
 	s := Seen{Facts: f}
-	same := func(m volume.Mount) bool { return f.Active && m.Major == f.Major && m.Minor == f.Minor }
-	if f.Gone && f.Open == 0 && !slices.ContainsFunc(table, same) {
+	own := device{f.Major, f.Minor}
+	if f.Gone && f.Open == 0 && !(f.Active && mounts.any[own]) {
 		return f, nil, fmt.Errorf("%w: there is no logical volume %s, and nobody uses the device that is left of it", volume.ErrNotFound, f.Ref)
 	}
 	if !f.Hangs() {
-		s.Strangers = slices.DeleteFunc(at, same)
-		if m, ok := shows(table, same); ok {
+		s.Strangers = slices.DeleteFunc(at, func(m volume.Mount) bool { return f.Active && deviceOf(m) == own })
+		if m, ok := mounts.shows[own]; ok && f.Active {
 			s.Filesystems = append(s.Filesystems, c.host.FilesystemFacts(ctx, m))
 		}
 	}
@@ -109,17 +112,33 @@ func (c *Checker) topmost(table []volume.Mount, paths []string) (out []volume.Mo
 	return out, nil
 }
 
-// shows gives a mount that shows the file system of the device, one that has gone read-only if there is one: mounts that were
-// made read-only do not tell.
-func shows(table []volume.Mount, same func(volume.Mount) bool) (found volume.Mount, ok bool) {
+// factsOf is LVM.VolumeFacts, or that of one look.
+type factsOf func(ctx context.Context, r volume.Ref) (volume.Facts, error)
+
+type device struct{ major, minor uint32 }
+
+func deviceOf(m volume.Mount) device { return device{m.Major, m.Minor} }
+
+// mounts is the mount table by device.
+type mounts struct {
+	any map[device]bool
+	// shows is a mount that shows the file system of the device, one that has gone read-only if there is one: mounts that were
+	// made read-only do not tell.
+	shows map[device]volume.Mount
+}
+
+func mountsOf(table []volume.Mount) mounts {
+	out := mounts{map[device]bool{}, map[device]volume.Mount{}}
 	covered := map[string]bool{}
 	for _, m := range slices.Backward(table) {
-		if same(m) && !m.Block && !covered[m.Target] && (!ok || m.Forced && !found.Forced) {
-			found, ok = m, true
+		d := deviceOf(m)
+		out.any[d] = true
+		if found, ok := out.shows[d]; !m.Block && !covered[m.Target] && (!ok || m.Forced && !found.Forced) {
+			out.shows[d] = m
 		}
 		covered[m.Target] = true
 	}
-	return found, ok
+	return out
 }
 
 // Ill is a volume that is not well.
@@ -168,7 +187,8 @@ func (c *Checker) Examine(ctx context.Context, lvs []volume.LV, table []volume.M
 	for i, lv := range lvs {
 		out[i].LV = lv
 	}
-	ask.EachOf(out, atOnce, func(e *Exam) { e.Facts, e.Conditions, e.Err = c.volume(ctx, e.LV.Ref, table, nil) })
+	facts, mounts := c.lvm.Look(), mountsOf(table)
+	ask.EachOf(out, atOnce, func(e *Exam) { e.Facts, e.Conditions, e.Err = c.volume(ctx, facts, e.LV.Ref, mounts, nil) })
 	return out
 }
 

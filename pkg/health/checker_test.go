@@ -21,6 +21,9 @@ type node struct {
 }
 
 func (n *node) VolumeFacts(context.Context, volume.Ref) (volume.Facts, error) { return n.facts, n.err }
+func (n *node) Look() func(context.Context, volume.Ref) (volume.Facts, error) {
+	return n.VolumeFacts
+}
 func (n *node) StorageFacts(context.Context) volume.StorageFacts {
 	return volume.StorageFacts{Missing: []string{"vg"}}
 }

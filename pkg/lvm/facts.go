@@ -39,11 +39,40 @@ const settleTime = 2 * time.Second
 // ErrNotFound: the group was read well and there is neither a logical volume nor a device of the name. ErrPrecondition: it
 // is there without our owner tag. What else keeps LVM from an answer is in Unknown, not in the error.
 func (l *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, error) {
+	return l.Look()(ctx, r)
+}
+
+// Look gives a VolumeFacts for one look at many volumes. What they have in common, as the metadata of their group, the disks and
+// a pool below them, is asked once, by the first who needs it, and told to all; so it is as old as the look.
+func (l *LVM) Look() func(context.Context, volume.Ref) (volume.Facts, error) {
+	sight := &sight{watcher: &l.watcher}
+	metadata := once[string, metadataAnswer]{}
+	return func(ctx context.Context, r volume.Ref) (volume.Facts, error) {
+		find := func(r volume.Ref) (volume.LV, error) {
+			m := metadata.ask(r.VG, func() (m metadataAnswer) {
+				m.state, m.err = l.look(ctx, r.VG)
+				return m
+			})
+			if m.err != nil {
+				return volume.LV{}, m.err
+			}
+			return l.find(m.state, r)
+		}
+		return l.facts(ctx, r, sight, find)
+	}
+}
+
+type metadataAnswer struct {
+	state *state
+	err   error
+}
+
+func (l *LVM) facts(ctx context.Context, r volume.Ref, sight *sight, find func(volume.Ref) (volume.LV, error)) (volume.Facts, error) {
 	if err := l.check(r, idField, idField, true); err != nil {
 		return volume.Facts{}, err
 	}
 	if r.VG == "" {
-		lv, err := l.lookFor(ctx, r)
+		lv, err := find(r)
 		switch {
 		case volume.NotOurs(err):
 			return volume.Facts{}, err
@@ -52,12 +81,12 @@ func (l *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, erro
 		}
 		r = lv.Ref
 	}
-	f := volume.Facts{Ref: r, DeviceFacts: l.watcher.device(ctx, volume.DMName(r))}
+	f := volume.Facts{Ref: r, DeviceFacts: sight.device(ctx, volume.DMName(r))}
 	if f.Hangs() {
 		f.Unknown = errHang
 		return f, nil
 	}
-	lv, err := l.lookFor(ctx, r)
+	lv, err := find(r)
 	f.LV = lv
 	f.Gone = errors.Is(err, volume.ErrNotFound) && f.Active && strings.HasPrefix(f.UUID, dmPrefix)
 	switch {
@@ -68,15 +97,6 @@ func (l *LVM) VolumeFacts(ctx context.Context, r volume.Ref) (volume.Facts, erro
 	}
 	f.Unknown = err
 	return f, nil
-}
-
-// lookFor is Lookup, and does not hang.
-func (l *LVM) lookFor(ctx context.Context, r volume.Ref) (volume.LV, error) {
-	s, err := l.look(ctx, r.VG)
-	if err != nil {
-		return volume.LV{}, err
-	}
-	return l.find(s, r)
 }
 
 // lookBound ends an LVM command that was run for the sake of health.
@@ -121,17 +141,62 @@ func (l *LVM) groupFacts(ctx context.Context, s *state) (out []volume.GroupFacts
 	if s == nil {
 		return nil, false
 	}
+	sight := &sight{watcher: &l.watcher}
 	for _, g := range l.ordered(s) {
-		f := volume.GroupFacts{Group: g.Group, Devices: l.watcher.group(ctx, g.Group)}
+		f := volume.GroupFacts{Group: g.Group, Devices: sight.group(ctx, g.Group)}
 		hang = hang || f.Devices.Hangs()
 		out = append(out, f)
 	}
 	return out, hang
 }
 
+// sight is one look at many devices. What several of them lie on is asked once, by the first who needs it.
+type sight struct {
+	*watcher
+	uuids once[string, string]
+	below once[string, []string]
+	parts once[string, volume.DeviceFacts]
+	stand once[place, bool]
+}
+
+// place is a device in a stack.
+type place struct {
+	name string
+	disk bool
+}
+
+// once has the answers of one look.
+type once[K comparable, T any] struct {
+	mu      sync.Mutex
+	answers map[K]func() T
+}
+
+// ask gives the answer to the question of the key. Only the first do is called, and the others wait for it.
+func (o *once[K, T]) ask(key K, do func() T) T {
+	o.mu.Lock()
+	if o.answers == nil {
+		o.answers = map[K]func() T{}
+	}
+	answer, ok := o.answers[key]
+	if !ok {
+		answer = sync.OnceValue(do)
+		o.answers[key] = answer
+	}
+	o.mu.Unlock()
+	return answer()
+}
+
+func (s *sight) uuid(name string) string {
+	return s.uuids.ask(name, func() string { return s.dm.uuid(name) })
+}
+
+func (s *sight) slaves(name string) []string {
+	return s.below.ask(name, func() []string { return s.dm.neighbours(name, "slaves") })
+}
+
 // device gathers the facts of a device and of all below it.
-func (w *watcher) device(ctx context.Context, name string) volume.DeviceFacts {
-	st, err := ask.Ask(ctx, &w.open, "device "+name, func() (dmStatus, error) { return w.dm.status(name) })
+func (s *sight) device(ctx context.Context, name string) volume.DeviceFacts {
+	st, err := ask.Ask(ctx, &s.open, "device "+name, func() (dmStatus, error) { return s.dm.status(name) })
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 		return volume.DeviceFacts{}
@@ -141,40 +206,40 @@ func (w *watcher) device(ctx context.Context, name string) volume.DeviceFacts {
 		return f
 	}
 	kernel := fmt.Sprintf("dm-%d", st.minor)
-	layers, disks := w.dm.stack(kernel)
-	f := w.gather(ctx, layers, disks)
+	layers, disks := s.stack(kernel)
+	f := s.gather(ctx, layers, disks)
 	f.Active, f.Major, f.Minor, f.Open, f.UUID = true, st.major, st.minor, st.open, st.uuid
 	if !f.Hangs() {
-		w.read(ctx, &f, kernel, false) // only where nothing below hangs: so a hung disk costs one read, not one for each volume on it
+		s.read(ctx, &f, kernel, false) // only where nothing below hangs: so a hung disk costs one read, not one for each volume on it
 	}
 	return f
 }
 
 // group gathers the facts of a group's disks, and of its pools and snapshots whoever uses them.
-func (w *watcher) group(ctx context.Context, g volume.Group) volume.DeviceFacts {
+func (s *sight) group(ctx context.Context, g volume.Group) volume.DeviceFacts {
 	var disks, layers []string
 	for _, p := range g.PVs {
-		if name := w.dm.nameOf(p.Device); name != "" {
+		if name := s.dm.nameOf(p.Device); name != "" {
 			disks = append(disks, name)
 		}
 	}
-	for _, name := range w.dm.devices() {
-		uuid := w.dm.uuid(name)
+	for _, name := range s.dm.devices() {
+		uuid := s.uuid(name)
 		if !strings.HasPrefix(uuid, dmPrefix+strings.ReplaceAll(g.UUID, "-", "")) {
 			continue
 		}
-		if strings.HasSuffix(uuid, "-tpool") || len(w.dm.neighbours(name, "slaves")) == 2 { // a thick snapshot lies on its origin and its store
+		if strings.HasSuffix(uuid, "-tpool") || len(s.slaves(name)) == 2 { // a thick snapshot lies on its origin and its store
 			layers = append(layers, name)
 		}
 	}
-	f := w.gather(ctx, layers, disks)
+	f := s.gather(ctx, layers, disks)
 	f.Raids, f.Empty = nil, nil // of single volumes
 	return f
 }
 
 // gather asks all layers and disks. The time it takes is bounded, however many hang.
-func (w *watcher) gather(ctx context.Context, layers, disks []string) (f volume.DeviceFacts) {
-	f.Suspended = w.suspended(ctx, layers, disks)
+func (s *sight) gather(ctx context.Context, layers, disks []string) (f volume.DeviceFacts) {
+	f.Suspended = s.suspended(ctx, layers, disks)
 	var mu sync.Mutex
 	merge := func(part volume.DeviceFacts) {
 		mu.Lock()
@@ -184,30 +249,36 @@ func (w *watcher) gather(ctx context.Context, layers, disks []string) (f volume.
 		f.ThinFailed = f.ThinFailed || part.ThinFailed
 	}
 	ask.Each(disks, atOnce, func(name string) {
-		var part volume.DeviceFacts
-		if !slices.Contains(f.Suspended, name) {
-			w.read(ctx, &part, name, true)
-		}
-		if text := w.errors.recent(w.dm.sys, name); text != "" {
-			part.Erring = append(part.Erring, volume.Fault{Device: name, Disk: true, Text: text})
-		}
-		merge(part)
+		merge(s.parts.ask(name, func() volume.DeviceFacts { return s.disk(ctx, name, slices.Contains(f.Suspended, name)) }))
 	})
 	ask.Each(layers, atOnce, func(name string) {
-		var part volume.DeviceFacts
-		alias := w.dm.alias(name)
-		targets, err := ask.Ask(ctx, &w.open, "status of device "+alias, func() ([]target, error) { return w.dm.told(alias) })
-		switch {
-		case errors.Is(err, volume.ErrNotFound): // it has gone meanwhile
-		case err == nil:
-			err = addTargets(&part, alias, targets)
-			fallthrough
-		default:
-			fault(ctx, &part, alias, false, err)
-		}
-		merge(part)
+		merge(s.parts.ask(name, func() volume.DeviceFacts { return s.layer(ctx, name) }))
 	})
 	inOrder(&f)
+	return f
+}
+
+func (w *watcher) disk(ctx context.Context, name string, suspended bool) (f volume.DeviceFacts) {
+	if !suspended {
+		w.read(ctx, &f, name, true)
+	}
+	if text := w.errors.recent(w.dm.sys, name); text != "" {
+		f.Erring = append(f.Erring, volume.Fault{Device: name, Disk: true, Text: text})
+	}
+	return f
+}
+
+func (w *watcher) layer(ctx context.Context, name string) (f volume.DeviceFacts) {
+	alias := w.dm.alias(name)
+	targets, err := ask.Ask(ctx, &w.open, "status of device "+alias, func() ([]target, error) { return w.dm.told(alias) })
+	switch {
+	case errors.Is(err, volume.ErrNotFound): // it has gone meanwhile
+	case err == nil:
+		err = addTargets(&f, alias, targets)
+		fallthrough
+	default:
+		fault(ctx, &f, alias, false, err)
+	}
 	return f
 }
 
@@ -228,23 +299,47 @@ const atOnce = 16
 
 // suspended gives those that are suspended for longer than LVM keeps a device so while it changes it; a disk too where it
 // lies on one that is.
-func (w *watcher) suspended(ctx context.Context, layers, disks []string) []string {
-	is := func(name string) bool {
+func (s *sight) suspended(ctx context.Context, layers, disks []string) (out []string) {
+	var all []place
+	for _, name := range layers {
+		all = append(all, place{name, false})
+	}
+	for _, name := range disks {
+		all = append(all, place{name, true})
+	}
+	var mu sync.Mutex
+	suspended := map[place]bool{}
+	ask.Each(all, atOnce, func(p place) {
+		if s.stand.ask(p, func() bool { return s.stands(ctx, p.name, p.disk) }) {
+			mu.Lock()
+			defer mu.Unlock()
+			suspended[p] = true
+		}
+	})
+	for _, p := range all {
+		if suspended[p] {
+			out = append(out, p.name)
+		}
+	}
+	return out
+}
+
+// stands reports whether a device is suspended, or with below one that it lies on, and stays so.
+func (w *watcher) stands(ctx context.Context, name string, below bool) bool {
+	for end := time.Now().Add(w.settle); ; {
 		is, err := w.dm.isSuspended(name)
-		if err == nil && !is && slices.Contains(disks, name) {
+		if err == nil && !is && below {
 			is, err = w.dm.suspendedBelow(name, 0)
 		}
-		return is && err == nil
-	}
-	names := slices.Concat(layers, disks)
-	for end := time.Now().Add(w.settle); ; {
-		names = slices.DeleteFunc(names, func(name string) bool { return !is(name) })
-		if len(names) == 0 || !time.Now().Before(end) {
-			return names
+		switch {
+		case err != nil || !is:
+			return false
+		case !time.Now().Before(end):
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return names
+			return true
 		case <-time.After(w.settle / 20):
 		}
 	}
@@ -283,12 +378,12 @@ func fault(ctx context.Context, f *volume.DeviceFacts, device string, disk bool,
 }
 
 // stack gives the device and those of LVM below it, and the disks below these, that is what LVM calls physical volumes.
-func (d deviceMapper) stack(name string) (layers, disks []string) {
+func (s *sight) stack(name string) (layers, disks []string) {
 	layers = []string{name}
 	for i := 0; i < len(layers); i++ {
-		for _, below := range d.neighbours(layers[i], "slaves") {
+		for _, below := range s.slaves(layers[i]) {
 			list := &disks
-			if strings.HasPrefix(d.uuid(below), dmPrefix) {
+			if strings.HasPrefix(s.uuid(below), dmPrefix) {
 				list = &layers
 			}
 			if !slices.Contains(*list, below) {
@@ -296,8 +391,8 @@ func (d deviceMapper) stack(name string) (layers, disks []string) {
 			}
 		}
 		// A thick snapshot and its origin share a device below: the snapshots of this volume are above that.
-		if strings.HasSuffix(d.uuid(layers[i]), "-real") {
-			for _, above := range d.neighbours(layers[i], "holders") {
+		if strings.HasSuffix(s.uuid(layers[i]), "-real") {
+			for _, above := range s.dm.neighbours(layers[i], "holders") {
 				if !slices.Contains(layers, above) {
 					layers = append(layers, above)
 				}

@@ -82,7 +82,7 @@ func TestDeviceFacts(t *testing.T) {
 			c.harm(w, s)
 			want := healthy
 			c.want(&want)
-			if got := w.device(t.Context(), "vg-lv"); fmt.Sprint(got) != fmt.Sprint(want) {
+			if got := (&sight{watcher: w}).device(t.Context(), "vg-lv"); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 		})
@@ -108,7 +108,7 @@ func TestHungDevice(t *testing.T) {
 	}
 	for i := range 5 {
 		start := time.Now()
-		f := w.device(t.Context(), "vg-lv")
+		f := (&sight{watcher: w}).device(t.Context(), "vg-lv")
 		if len(f.Hung) != 1 || f.Hung[0].Device != "the-dm-2" || !f.Hangs() || len(f.Failed) != 0 {
 			t.Errorf("got %+v", f)
 		}
@@ -120,7 +120,7 @@ func TestHungDevice(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	close(release)
-	for end := time.Now().Add(10 * time.Second); w.device(t.Context(), "vg-lv").Hangs(); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); (&sight{watcher: w}).device(t.Context(), "vg-lv").Hangs(); <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it hangs no more, and that is not seen")
 		}
@@ -135,7 +135,7 @@ func TestStackOfASnapshot(t *testing.T) {
 	s.device("dm-1", own+lvLinear+"-real", false, "sda")
 	s.device("dm-2", own+lvRaid1, false, "dm-1", "dm-3")
 	s.device("dm-3", own+lvRaid1+"-cow", false, "sdb")
-	layers, disks := newDeviceMapper(s.sys, "/nonexistent", nil).stack("dm-0")
+	layers, disks := (&sight{watcher: &watcher{dm: newDeviceMapper(s.sys, "/nonexistent", nil)}}).stack("dm-0")
 	slices.Sort(layers)
 	slices.Sort(disks)
 	if strings.Join(layers, " ") != "dm-0 dm-1 dm-2 dm-3" || strings.Join(disks, " ") != "sda sdb" {

@@ -1,7 +1,5 @@
 package status
 
-import "slices"
-
 // Change is a condition that has begun, or has ended.
 type Change struct {
 	Begins bool
@@ -15,15 +13,16 @@ type Standing struct{ all []Change }
 // Next takes the next report, and gives what has changed. Where the report does not know all, nothing has ended.
 func (s *Standing) Next(r *Report) (out []Change) {
 	is := standing(r)
+	was, now := keys(s.all), keys(is)
 	for _, c := range is {
-		if !slices.ContainsFunc(s.all, c.same) {
+		if !was[c.key()] {
 			c.Begins = true
 			out = append(out, c)
 		}
 	}
 	for _, c := range s.all {
 		switch {
-		case slices.ContainsFunc(is, c.same):
+		case now[c.key()]:
 		case len(r.Unknown) != 0:
 			is = append(is, c)
 		default:
@@ -47,7 +46,24 @@ func standing(r *Report) (out []Change) {
 	return out
 }
 
-// same: the message may differ, as how full a pool is does.
-func (c Change) same(o Change) bool {
-	return c.Reason == o.Reason && c.Status == o.Status && (c.Volume == nil) == (o.Volume == nil) && (c.Volume == nil || c.Volume.UUID == o.Volume.UUID)
+// changeKey tells one condition from others. The message is not in it: it may differ, as how full a pool is does.
+type changeKey struct {
+	reason, status string
+	volume         string // its uuid; "": it is of the node's storage
+}
+
+func (c Change) key() changeKey {
+	k := changeKey{reason: c.Reason, status: c.Status}
+	if c.Volume != nil {
+		k.volume = c.Volume.UUID
+	}
+	return k
+}
+
+func keys(all []Change) map[changeKey]bool {
+	out := map[changeKey]bool{}
+	for _, c := range all {
+		out[c.key()] = true
+	}
+	return out
 }

@@ -131,6 +131,12 @@ func share(used, of int64) *float64 {
 
 // pending lays what the journal intends beside what the driver tells of it.
 func pending(all []journal.Record, l *Live) (out []Pending) {
+	tried := map[string]Unfinished{}
+	if l != nil {
+		for _, u := range l.Unfinished {
+			tried[u.VolumeID] = u
+		}
+	}
 	for _, rec := range all {
 		if rec.Intent == journal.Publish {
 			continue
@@ -139,13 +145,8 @@ func pending(all []journal.Record, l *Live) (out []Pending) {
 		for _, path := range rec.Paths {
 			p.Paths = append(p.Paths, path.Path)
 		}
-		if l != nil {
-			for _, u := range l.Unfinished {
-				if u.VolumeID == rec.VolumeID {
-					p.Tries, p.Next, p.Error, p.Busy = u.Tries, u.Next, u.Error, u.Busy
-				}
-			}
-		}
+		u := tried[rec.VolumeID]
+		p.Tries, p.Next, p.Error, p.Busy = u.Tries, u.Next, u.Error, u.Busy
 		out = append(out, p)
 	}
 	slices.SortStableFunc(out, func(a, b Pending) int { return a.Since.Compare(b.Since) })
