@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -56,8 +57,10 @@ func TestKubeletKilledForGood(t *testing.T) {
 	start(t, n1, "kubelet")
 	p.isHeld(t)
 	kill(t, n1, "kubelet")
+	p.isTried(t)
 	p.letGo(t)
-	sh(t, n1, "ctr -n k8s.io tasks kill --signal KILL "+p.container) // without a kubelet nobody else ends it
+	// The kubelet may have ended the container before it was killed. If not, nobody else does.
+	sh(t, n1, fmt.Sprintf("ctr -n k8s.io tasks kill --signal KILL %[1]s || ! ctr -n k8s.io tasks ls | grep %[1]s", p.container))
 	eventually(t, "logical volume, mount, folder and record are gone without a kubelet", func() error {
 		out, err := n1.Run(leftovers + `; find /var/lib/kubelet/pods -path '*kubernetes.io~csi/*/mount' | sed 's/^/target /'`)
 		for _, line := range strings.Split(out, "\n") {
@@ -99,17 +102,60 @@ func ending(t *testing.T, name string) *dying {
 	return d
 }
 
-// isHeld waits until the driver has been called and has the teardown on record, and looks that the holder's data is there.
+// isHeld waits until the driver has been called and has refused, and looks that it names the holder, and that the
+// holder's data is there.
 func (d *dying) isHeld(t *testing.T) {
 	t.Helper()
-	eventually(t, "the driver has the teardown on record", func() error {
-		_, err := n1.Run("grep -q reclaim /var/lib/csi-local-lvm/journal/*")
+	eventually(t, "the driver says that the volume is held", func() error {
+		p, err := pending(n1)
+		if err == nil && (!p.Busy || !strings.Contains(strings.Join(p.Holders, ", "), "sleep")) {
+			err = fmt.Errorf("it says %+v", p)
+		}
 		return err
 	})
 	d.holds(t)
 	if got := lvs(t, n1); len(got) != 1 {
 		t.Errorf("there are the logical volumes %v", got)
 	}
+}
+
+// isTried waits until the driver has tried twice more.
+func (d *dying) isTried(t *testing.T) {
+	t.Helper()
+	before, err := pending(n1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the driver tries again by itself", func() error {
+		p, err := pending(n1)
+		if err == nil && p.Tries < before.Tries+2 {
+			err = fmt.Errorf("%d tries, there were %d", p.Tries, before.Tries)
+		}
+		return err
+	})
+}
+
+// unfinished is what the driver's status tells of a teardown.
+type unfinished struct {
+	Holders []string
+	Tries   int
+	Busy    bool
+}
+
+// pending asks for the only one there is. The command runs where "kubectl exec" would run it.
+func pending(n *cluster.Node) (unfinished, error) {
+	out, err := n.Run("nsenter --mount --target $(pgrep -o -x csi-local-lvm) /usr/local/bin/csi-local-lvm status --node-name n1 -o json")
+	if err != nil {
+		return unfinished{}, err
+	}
+	var report struct{ Pending []unfinished }
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		return unfinished{}, fmt.Errorf("%w: %s", err, out)
+	}
+	if len(report.Pending) != 1 {
+		return unfinished{}, fmt.Errorf("%d teardowns are pending", len(report.Pending))
+	}
+	return report.Pending[0], nil
 }
 
 // holds waits until the holder is in its folder, and looks that its data is there.
