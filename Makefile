@@ -63,6 +63,7 @@ hard_tests = KilledLVM \
 	CopyOnRealDevices \
 	DevicesThatGo \
 	StatusAndDoctor \
+	MoreFaults \
 	IOLimitsHold
 hard_suite = AccessModes \
 	Adopt(Refuses|Interrupted) \
