@@ -23,11 +23,12 @@ const (
 	looksGoal  = 2 * time.Second
 	scrapeGoal = 50 * time.Millisecond
 	restGoal   = time.Second // of processor time, each minute
-	// Where the processor is emulated, seconds tell of the emulator. There the measure is the one command that an operator would give instead,
-	// in turn with ours: lvs, which tells a part of what they do.
-	looksOfLVS  = 2.0
-	scrapeOfLVS = 0.05
-	restOfLVS   = 1.0
+	// Where the processor is emulated, seconds tell of the emulator. There the measure is what the one command takes of it that an operator would
+	// give instead, in turn with ours: lvs, which tells a part of what they do. The pause between looks is two minutes at most, so there, where
+	// a look takes that long, the driver rests less.
+	looksOfLVS  = 4
+	scrapeOfLVS = 0.1
+	restOfLVS   = 4
 	looksTimes  = 3
 )
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -195,8 +194,29 @@ func (d deviceMapper) node(ctx context.Context, path string, major, minor uint32
 
 // readAttr reads an attribute of a device in sysfs. fs.ErrNotExist: the device has no such attribute, or is being removed.
 func readAttr(path string) (string, error) {
-	b, err := os.ReadFile(path)
-	return strings.TrimSuffix(string(b), "\n"), goneIfGoing(err)
+	var page [4096]byte // what sysfs gives at most (Documentation/filesystems/sysfs.rst)
+	n, err := readOnce(path, page[:])
+	return strings.TrimSuffix(string(page[:n]), "\n"), goneIfGoing(err)
+}
+
+// readOnce does with three system calls what os.ReadFile needs seven for: a look at 1,000 volumes reads 4,000 attributes.
+func readOnce(path string, into []byte) (n int, err error) {
+	fd, err := retried(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd) //nolint:errcheck // opened for reading
+	n, err = retried(func() (int, error) { return unix.Read(fd, into) })
+	if err != nil {
+		return 0, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return n, nil
+}
+
+func retried(call func() (int, error)) (n int, err error) {
+	for n, err = call(); err == unix.EINTR; n, err = call() { //nolint:errorlint // a system call gives it as it is
+	}
+	return n, err
 }
 
 // goneIfGoing makes fs.ErrNotExist of the answers to who has opened an attribute of a device that is being removed: EINVAL of
