@@ -14,10 +14,7 @@ import (
 // Nobody asks again. Logical volume, mount and folder must go when the holder does.
 func TestKubeletRestartedInTermination(t *testing.T) {
 	scenario(t)
-	p := ending(t, "ending")
-	kill(t, n1, "kubelet")
-	forget(t, p.name)
-	start(t, n1, "kubelet")
+	abandoned(t, "ending")
 	// The container is ended by the new kubelet, in its own time; the volume is unpublished in between.
 	nothingIsLeft(t, n1)
 }
@@ -25,10 +22,7 @@ func TestKubeletRestartedInTermination(t *testing.T) {
 // As above, but what holds the volume outlives the container for as long as the test wants.
 func TestHeldLonger(t *testing.T) {
 	scenario(t)
-	p := ending(t, "held")
-	kill(t, n1, "kubelet")
-	forget(t, p.name)
-	start(t, n1, "kubelet")
+	p := abandoned(t, "held")
 	p.isHeld(t)
 	p.letGo(t)
 	nothingIsLeft(t, n1)
@@ -37,13 +31,10 @@ func TestHeldLonger(t *testing.T) {
 // The driver is killed at the same time.
 func TestHeldLongerAndDriverKilled(t *testing.T) {
 	scenario(t)
-	p := ending(t, "both")
-	kill(t, n1, "kubelet")
-	sh(t, n1, "pkill -KILL -x csi-local-lvm")
-	forget(t, p.name)
-	start(t, n1, "kubelet")
+	const killDriver = "pkill -KILL -x csi-local-lvm"
+	p := abandoned(t, "both", killDriver)
 	p.isHeld(t)
-	sh(t, n1, "pkill -KILL -x csi-local-lvm") // and once more, with the volume in teardown
+	sh(t, n1, killDriver) // and once more, with the volume in teardown
 	p.letGo(t)
 	nothingIsLeft(t, n1)
 }
@@ -51,10 +42,7 @@ func TestHeldLongerAndDriverKilled(t *testing.T) {
 // The kubelet calls once and never runs again. The driver finishes alone.
 func TestKubeletKilledForGood(t *testing.T) {
 	scenario(t)
-	p := ending(t, "alone")
-	kill(t, n1, "kubelet")
-	forget(t, p.name)
-	start(t, n1, "kubelet")
+	p := abandoned(t, "alone")
 	p.isHeld(t)
 	kill(t, n1, "kubelet")
 	p.isTried(t)
@@ -78,7 +66,6 @@ func TestKubeletKilledForGood(t *testing.T) {
 // dying is a pod in termination, whose container does not mind its SIGTERM and whose volume a process holds that is in
 // the container's mount namespace only: no kubelet ends it.
 type dying struct {
-	name      string
 	container string // its id
 	holder    string // its process id
 }
@@ -91,7 +78,7 @@ func ending(t *testing.T, name string) *dying {
 	p := running(t, name)
 	said(t, n1, p, "written")
 	id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	d := &dying{name: name, container: id}
+	d := &dying{container: id}
 	if name != "ending" {
 		d.holder = sh(t, n1, fmt.Sprintf(`pid=$(ctr -n k8s.io tasks ls | awk '$1 == "%s" { print $2 }')
 			setsid nsenter -t $pid -m /bin/sh -c 'cd /scratch && exec /bin/sleep 1000000' </dev/null >/dev/null 2>&1 & echo $!`, id))
@@ -99,6 +86,20 @@ func ending(t *testing.T, name string) *dying {
 	}
 	remove(t, "pod/"+name)
 	event(t, name, "Killing")
+	return d
+}
+
+// abandoned makes one, whose kubelet is killed and started again when the pod is no more in the API. What else is to be
+// done on the node meanwhile are scripts.
+func abandoned(t *testing.T, name string, meanwhile ...string) *dying {
+	t.Helper()
+	d := ending(t, name)
+	kill(t, n1, "kubelet")
+	for _, script := range meanwhile {
+		sh(t, n1, script)
+	}
+	forget(t, name)
+	start(t, n1, "kubelet")
 	return d
 }
 

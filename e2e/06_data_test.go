@@ -72,13 +72,7 @@ func TestSnapshotRestoreClone(t *testing.T) {
 kind: VolumeSnapshot
 metadata: {name: shot}
 spec: {volumeSnapshotClassName: local-lvm, source: {persistentVolumeClaimName: first}}`)
-			eventually(t, "the snapshot is ready", func() error {
-				out, err := c.API.Kubectl("", "get", "volumesnapshot", "shot", "-o", "jsonpath={.status.readyToUse}{.status.error.message}")
-				if err == nil && out != "true" {
-					err = fmt.Errorf("it is not: %s", out)
-				}
-				return err
-			})
+			ready(t, "shot")
 			sh(t, n1, fmt.Sprintf("cd /var/lib/kubelet/pods/%s/volumes/kubernetes.io~csi/*/mount && touch go", writer.UID))
 			said(t, n1, writer, "changed")
 			apply(t,
@@ -90,4 +84,16 @@ spec: {volumeSnapshotClassName: local-lvm, source: {persistentVolumeClaimName: f
 			remove(t, "pod/writer", "pod/reader", "pvc/restored", "pvc/clone", "volumesnapshot/shot", "pvc/first")
 		})
 	}
+}
+
+// ready waits until a snapshot is.
+func ready(t *testing.T, snapshot string) {
+	t.Helper()
+	eventually(t, "the snapshot is ready", func() error {
+		out, err := c.API.Kubectl("", "get", "volumesnapshot", snapshot, "-o", "jsonpath={.status.readyToUse}{.status.error.message}")
+		if err == nil && out != "true" {
+			err = fmt.Errorf("it is not: %s", out)
+		}
+		return err
+	})
 }

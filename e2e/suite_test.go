@@ -18,12 +18,16 @@ import (
 
 // The cluster of all tests, and its first node. They boot once.
 var (
-	c  *cluster.Cluster
-	n1 *cluster.Node
+	home cluster.Home
+	c    *cluster.Cluster
+	n1   *cluster.Node
 )
 
-// installation is the folder of the manifests under test.
-const installation = "deploy/kubernetes/full"
+// The folders of the manifests under test.
+const (
+	installation = "deploy/kubernetes/full"
+	examples     = "deploy/examples"
+)
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -36,15 +40,14 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (code int, err error) {
 	begin := time.Now()
-	home, err := cluster.FindHome()
-	if err != nil {
+	if home, err = cluster.FindHome(); err != nil {
 		return 0, err
 	}
 	dir := filepath.Join(home.Root, ".cache/e2e")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return 0, err
 	}
-	manifests, err := allManifests(filepath.Join(home.Root, installation))
+	manifests, err := allManifests(filepath.Join(home.Root, installation), filepath.Join(home.Root, examples))
 	if err != nil {
 		return 0, err
 	}
@@ -54,7 +57,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	defer c.Stop()
 	n1 = c.Nodes[0]
-	if err := install(home); err != nil {
+	if err := install(); err != nil {
 		return 0, errors.Join(err, keepLogs("set-up"))
 	}
 	record("set-up", time.Since(begin), true)
@@ -64,7 +67,7 @@ func run(m *testing.M) (code int, err error) {
 }
 
 // install boots the first node while the manifests are applied, as an administrator would apply them.
-func install(home cluster.Home) error {
+func install() error {
 	if err := n1.PowerOn(); err != nil {
 		return err
 	}
@@ -94,20 +97,22 @@ func driverReady(nodes int32) func() error {
 	}
 }
 
-// allManifests is the text of all files in a folder.
-func allManifests(dir string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
-	if err != nil {
-		return "", err
-	}
+// allManifests is the text of all files in folders.
+func allManifests(folders ...string) (string, error) {
 	var all strings.Builder
-	for _, name := range files {
-		text, err := os.ReadFile(name)
+	for _, dir := range folders {
+		files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 		if err != nil {
 			return "", err
 		}
-		all.Write(text)
-		all.WriteString("\n---\n")
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return "", err
+			}
+			all.Write(text)
+			all.WriteString("\n---\n")
+		}
 	}
 	return all.String(), nil
 }

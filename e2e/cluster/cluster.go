@@ -137,7 +137,7 @@ func (c *Cluster) WaitNode(n *Node) error {
 var images = regexp.MustCompile(`(?m)^\s*(?:- )?image: "?([^"\s]+)"?$`)
 
 // saveImages writes an archive with all images that the cluster needs: what manifests name, the sandbox, and the image of
-// the tests' pods. There is no registry; each image has the name that the manifests call it by.
+// the tests' pods, which is the examples' too. There is no registry; each image has the name that the manifests call it by.
 func (h Home) saveImages(archive string, programs Programs, own, manifests string) error {
 	names := map[string][]string{} // by the name without registry and tag
 	for _, match := range images.FindAllStringSubmatch(manifests, -1) {
@@ -166,6 +166,11 @@ func (h Home) saveImages(archive string, programs Programs, own, manifests strin
 		case "csi-local-lvm":
 			entry := []string{"/usr/local/bin/csi-local-lvm"}
 			all = append(all, Image{names[base], driver, entry}, Image{[]string{NextDriver}, driver, entry})
+			continue
+		case "busybox": // of the examples
+			for _, name := range names[base] {
+				all[1].Names = append(all[1].Names, "docker.io/library/"+name)
+			}
 			continue
 		case "csi-node-driver-registrar", "livenessprobe":
 			sidecars.Link(base, "sidecars")

@@ -130,6 +130,7 @@ var changed = map[string]string{
 	"controller.enabled": "false", "controller.replicas": "2", "controller.priorityClassName": "other", "controller.nodeSelector": ".a=b",
 	"controller.tolerations": "[0].operator=Exists", "controller.podLabels": ".a=b", "controller.podAnnotations": ".a=b",
 	"sidecars.registry": "example.com", "sidecars.pullPolicy": "Always", "sidecars.verbosity": "5", "sidecars.seLinuxType": "spc_t", "sidecars.resources": "null",
+	"sidecars.registrar.resources": ".requests.cpu=1m", "sidecars.livenessprobe.resources": ".requests.cpu=1m",
 	"storageClasses": "null", "snapshots.enabled": "false", "snapshots.classes": "null", "uniqueHandles.enabled": "false", "uniqueHandles.actions": "{Warn}",
 }
 

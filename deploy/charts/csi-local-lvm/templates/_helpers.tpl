@@ -30,9 +30,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.kubeletDir }}/plugins/{{ .Values.driver.name }}
 {{- end -}}
 
-{{/* What all sidecars have in common. They need no capability at all; root, because the driver's socket is root's alone. */}}
+{{/* What all sidecars have in common, for (list . NAME). They need no capability at all; root, because the driver's socket is root's alone. */}}
 {{- define "sidecar" -}}
-imagePullPolicy: {{ .Values.sidecars.pullPolicy }}
+{{- $sidecars := (index . 0).Values.sidecars -}}
+{{- $own := index $sidecars (index . 1) -}}
+imagePullPolicy: {{ $sidecars.pullPolicy }}
 securityContext:
   runAsUser: 0
   allowPrivilegeEscalation: false
@@ -41,12 +43,12 @@ securityContext:
     drop: [ALL]
   seccompProfile:
     type: RuntimeDefault
-  {{- with .Values.sidecars.seLinuxType }}
+  {{- with $sidecars.seLinuxType }}
   seLinuxOptions:
     type: {{ . }}
   {{- end }}
 resources:
-  {{- toYaml .Values.sidecars.resources | nindent 2 }}
+  {{- toYaml ($own.resources | default $sidecars.resources) | nindent 2 }}
 {{- end -}}
 
 {{/* What kubelet would mount into all containers of the pod, for those that name it. */}}
