@@ -88,7 +88,7 @@ func gone(t *testing.T, object string) {
 	eventually(t, object+" is gone", func() error { return c.API.Gone("/api/v1/namespaces/default/" + object) })
 }
 
-// said waits until a container's log has a text. It is read on the node: the API server cannot reach the kubelet.
+// said waits until a container's log has a text. It is read on the node, which needs no kubelet.
 func said(t *testing.T, n *cluster.Node, p core.Pod, text string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("pod %s says %q", p.Name, text), func() error {

@@ -16,6 +16,7 @@ type Control struct {
 	pki       *pki
 	port      int
 	processes []*process
+	kubelets  *kubelets
 }
 
 // serviceAddress is that of the service "kubernetes", the first of the range.
@@ -35,6 +36,13 @@ func StartControl(programs Programs, dir string, nodes []string) (control *Contr
 		}
 	}()
 	if c.pki, err = newPKI(filepath.Join(dir, "pki"), addresses, nodes); err != nil {
+		return nil, err
+	}
+	if c.kubelets, err = startKubelets(); err != nil {
+		return nil, err
+	}
+	egress := filepath.Join(dir, "egress.yaml")
+	if err := writeFile(egress, c.kubelets.config()); err != nil {
 		return nil, err
 	}
 	ports, err := freePorts(3)
@@ -60,7 +68,7 @@ func StartControl(programs Programs, dir string, nodes []string) (control *Contr
 	if err := run("kube-apiserver", "--etcd-servers", etcd, "--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(c.port),
 		"--tls-cert-file", c.pki.path("server.crt"), "--tls-private-key-file", c.pki.path("server.key"),
 		"--token-auth-file", c.pki.path("tokens.csv"), "--authorization-mode", "Node,RBAC",
-		"--enable-admission-plugins", "NodeRestriction", "--allow-privileged",
+		"--enable-admission-plugins", "NodeRestriction", "--allow-privileged", "--egress-selector-config-file", egress,
 		"--service-cluster-ip-range", serviceRange, "--endpoint-reconciler-type", "none",
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", c.pki.path("accounts.pub"),
 		"--service-account-signing-key-file", c.pki.path("accounts.key")); err != nil {
@@ -87,6 +95,9 @@ func StartControl(programs Programs, dir string, nodes []string) (control *Contr
 	}
 	return c, c.wait(func() error { return c.API.Get("/api/v1/namespaces/default/serviceaccounts/default", nil) })
 }
+
+// Programs is the folder with kubectl.
+func (c *Control) Programs() string { return c.programs.Kubernetes }
 
 // run starts a part of the control plane.
 func (c *Control) run(name string, cmd *exec.Cmd) error {
@@ -118,6 +129,9 @@ func (c *Control) wait(ask func() error) error {
 func (c *Control) Stop() {
 	for _, p := range c.processes {
 		p.kill()
+	}
+	if c.kubelets != nil {
+		c.kubelets.stop()
 	}
 }
 

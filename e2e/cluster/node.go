@@ -40,17 +40,19 @@ const nodeLimit = 4 * time.Hour
 
 // newNode makes the node's disks: a copy of base, and a blank one for volumes.
 func newNode(home Home, name string, i int, dir, base, program string, control *Control) (*Node, error) {
-	ports, err := freePorts(1)
+	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
 	}
 	n := &Node{
 		Name: name, dir: dir, vmExec: filepath.Join(home.Root, "hack/vm-exec"), program: program,
-		net:    fmt.Sprintf("net=10.0.%d.0/24,hostfwd=tcp:127.0.0.1:%d-%s:80", 10+i, ports[0], address(i)),
+		net: fmt.Sprintf("net=10.0.%d.0/24,hostfwd=tcp:127.0.0.1:%d-%s:80,hostfwd=tcp:127.0.0.1:%d-%[3]s:81",
+			10+i, ports[0], address(i), ports[1]),
 		args:   []string{"-name", name, "-address", address(i) + "/24", "-gateway", gateway(i), "-api", fmt.Sprint(control.port)},
 		agent:  fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
 		client: &http.Client{},
 	}
+	control.kubelets.lead(address(i), fmt.Sprintf("127.0.0.1:%d", ports[1]))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/relay"
 )
 
 // state is where the disk with everything that outlives a boot is mounted.
@@ -143,7 +145,10 @@ func (n *node) network() error {
 		echo 1 > /proc/sys/vm/overcommit_memory; echo 10 > /proc/sys/kernel/panic`); err != nil {
 		return err
 	}
-	return lead(serviceAddress+":443", n.gateway+":"+n.api)
+	return errors.Join(
+		relay.Listen(serviceAddress+":443", n.gateway+":"+n.api),
+		relay.Listen(":81", "127.0.0.1:10250"), // the way from outside to the kubelet
+	)
 }
 
 // volumeGroup makes the group at the first boot. Later ones find it, and activate what is in it, as a distribution does.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -96,41 +95,4 @@ func (n *node) handler() http.Handler {
 		}
 	})
 	return mux
-}
-
-// lead passes on what connects to an address.
-func lead(from, to string) error {
-	l, err := net.Listen("tcp", from)
-	if err != nil {
-		return err
-	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go pass(c, to)
-		}
-	}()
-	return nil
-}
-
-// pass copies both ways until both have ended.
-func pass(c net.Conn, to string) {
-	defer c.Close()
-	d, err := net.Dial("tcp", to)
-	if err != nil {
-		fmt.Println("no way to", to, err)
-		return
-	}
-	defer d.Close()
-	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{c, d}, {d, c}} {
-		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1])
-			_ = way[0].(*net.TCPConn).CloseWrite()
-		})
-	}
-	both.Wait()
 }
