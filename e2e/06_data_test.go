@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	core "k8s.io/api/core/v1"
 )
 
 // Claims grow while their pod runs: a file system, and a block device. The pod sees it.
@@ -49,8 +47,7 @@ func grow(t *testing.T, name, size string) {
 func grown(t *testing.T, name, size string) {
 	t.Helper()
 	eventually(t, "claim "+name+" has "+size, func() error {
-		var claim core.PersistentVolumeClaim
-		err := c.API.Get("/api/v1/namespaces/default/persistentvolumeclaims/"+name, &claim)
+		claim, err := getClaim(name)
 		if has := claim.Status.Capacity.Storage().String(); err == nil && has != size {
 			err = fmt.Errorf("it has %s; %v; %s", has, claim.Status.Conditions, lastEvents(name))
 		}

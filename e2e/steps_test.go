@@ -58,6 +58,12 @@ func getPod(name string) (core.Pod, error) {
 	return p, err
 }
 
+func getClaim(name string) (core.PersistentVolumeClaim, error) {
+	var claim core.PersistentVolumeClaim
+	err := c.API.Get("/api/v1/namespaces/default/persistentvolumeclaims/"+name, &claim)
+	return claim, err
+}
+
 // running waits until a pod's containers run, and gives the pod.
 func running(t *testing.T, name string) (p core.Pod) {
 	t.Helper()

@@ -90,7 +90,7 @@ func Save(to io.Writer, images []Image) error {
 		}
 		config, err := json.Marshal(map[string]any{
 			"architecture": "amd64", "os": "linux",
-			"config":  map[string]any{"Entrypoint": image.Entrypoint, "Env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}},
+			"config":  map[string]any{"Entrypoint": image.Entrypoint, "Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}},
 			"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum}},
 			"history": []any{map[string]any{"created_by": image.Names[0]}},
 		})

@@ -19,7 +19,7 @@ type kubelets struct {
 	server http.Server
 
 	mu sync.Mutex
-	to map[string]string // by the kubelet's address
+	to map[string]string // by the kubelet's name and port
 }
 
 func startKubelets() (*kubelets, error) {
@@ -51,11 +51,11 @@ egressSelections:
 `, k.socket())
 }
 
-// lead says where the kubelet with an address is reached from here.
-func (k *kubelets) lead(address, to string) {
+// lead says where the kubelet of a node is reached from here.
+func (k *kubelets) lead(node, to string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.to[net.JoinHostPort(address, "10250")] = to
+	k.to[net.JoinHostPort(node, "10250")] = to
 }
 
 // ServeHTTP answers CONNECT.

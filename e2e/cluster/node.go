@@ -52,7 +52,7 @@ func newNode(home Home, name string, i int, dir, base, program string, control *
 		agent:  fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
 		client: &http.Client{},
 	}
-	control.kubelets.lead(address(i), fmt.Sprintf("127.0.0.1:%d", ports[1]))
+	control.kubelets.lead(name, fmt.Sprintf("127.0.0.1:%d", ports[1]))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
