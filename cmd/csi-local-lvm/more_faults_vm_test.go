@@ -3,15 +3,21 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/doctor"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -180,7 +186,7 @@ var moreFaults = []fault{
 	{name: "locks of LVM of its own", finds: []string{"warning lvm-locks-apart node"}, says: "is not the host's",
 		as:   consulting{within: []string{"unshare", "-m", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /run/lock/lvm && exec "$@"`, "sh"}},
 		does: func(*machine) func() { return func() {} }},
-	{name: "somebody holds LVM's lock", as: consulting{late: true}, finds: []string{"fault not-known node", "fault storage-health node"}, says: "It could not be found out: ",
+	{name: "somebody holds LVM's lock", as: consulting{late: true}, finds: []string{"fault not-known node"}, may: []string{"fault storage-health node"}, says: "It could not be found out: ",
 		does: func(m *machine) func() {
 			f, err := os.OpenFile("/run/lock/lvm/V_"+vg, os.O_RDWR|os.O_CREATE, 0o600)
 			m.must(err)
@@ -200,14 +206,187 @@ var moreFaults = []fault{
 			m.sh("dmsetup", "remove", "--retry", disks[2])
 			return func() { m.plug(2); m.ready(); forget(); m.delete(prefix + "partial"); m.dropPod("partial") }
 		}},
+	{name: "a leg of a RAID has failed", finds: []string{"fault driver-not-ready node", "warning volume-health " + prefix + "raid", "warning storage-health node"}, says: "RaidDegraded",
+		does: func(m *machine) func() {
+			m.lvm("lvcreate", "-y", "-q", "--type", "raid1", "-L", "8m", "-n", "raid", "--addtag", owner, "--addtag", volume.KindTag(volume.Persistent), vg, "/dev/mapper/"+disks[1], "/dev/mapper/"+disks[2])
+			m.until("the legs are in step", func() bool {
+				return strings.TrimSpace(m.lvm("lvs", "--noheadings", "-o", "sync_percent", vg+"/raid")) == "100.00"
+			})
+			m.swap(2, fmt.Sprintf("0 %d error", pvBytes/512))
+			m.sh("dd", "if=/dev/zero", "of=/dev/"+vg+"/raid", "bs=64k", "count=8", "oflag=direct", "conv=notrunc,nocreat")
+			return func() {
+				m.swap(2, m.table(2))
+				m.lvm("lvchange", "-y", "--refresh", vg+"/raid")
+				m.until("the legs are in step", func() bool {
+					return strings.TrimSpace(m.lvm("lvs", "--noheadings", "-o", "sync_percent", vg+"/raid")) == "100.00"
+				})
+				m.delete(prefix + "raid")
+			}
+		}},
+	{name: "a file system has an error", finds: []string{"warning volume-health " + prefix + "errors"}, says: "FilesystemErrors",
+		does: func(m *machine) func() {
+			id, target := m.published("errors")
+			forget := m.wanted(target, id)
+			kernel := strings.TrimSpace(m.sh("dmsetup", "info", "-c", "--noheadings", "-o", "blkdevname", "faults-errors"))
+			m.must(os.WriteFile("/sys/fs/ext4/"+kernel+"/trigger_fs_error", []byte("1"), 0o600))
+			return func() { forget(); m.gone(id, target) }
+		}},
+	{name: "a thin pool is nearly full", finds: []string{"warning storage-health node", "warning volume-health " + prefix + "thin"}, says: "ThinPoolNearlyFull",
+		does: func(m *machine) func() { return m.fill(30) }},
+	{name: "a thin pool is full", finds: []string{"warning storage-health node", "warning volume-health " + prefix + "thin"}, says: "ThinPoolFull",
+		does: func(m *machine) func() { return m.fill(32) }},
+}
+
+// clusterFaults are what Kubernetes and the node do not agree about.
+var clusterFaults = []fault{
+	{name: "two PersistentVolumes", finds: []string{"fault pv-twice " + prefix + "watched"}, says: "The PersistentVolumes copy and watched name one volume",
+		does: func(m *machine) func() {
+			return m.kubernetes(persistentVolume("watched", "watched"), persistentVolume("copy", "watched"))
+		}},
+	{name: "its logical volume has lost its tag", finds: []string{"fault pv-without-volume " + prefix + "tagless"}, says: "PersistentVolume tagless (claim ns/tagless) names faults/tagless",
+		does: func(m *machine) func() {
+			id := m.create("tagless")
+			m.lvm("lvchange", "-q", "--deltag", owner, vg+"/tagless")
+			forget := m.kubernetes(persistentVolume("watched", "watched"), persistentVolume("tagless", "tagless"))
+			return func() {
+				m.lvm("lvchange", "-q", "--addtag", owner, vg+"/tagless")
+				m.delete(id)
+				forget()
+			}
+		}},
+	{name: "its node is gone", finds: []string{"fault pv-without-node node-9/data/far"}, says: "there is no such node",
+		does: func(m *machine) func() {
+			far := persistentVolume("far", "far")
+			far["spec"].(map[string]any)["csi"].(map[string]any)["volumeHandle"] = "node-9/data/far"
+			return m.kubernetes(persistentVolume("watched", "watched"), far)
+		}},
+	{name: "no PersistentVolume", finds: []string{"warning volume-without-pv " + prefix + "retained"}, says: "No PersistentVolume names faults/retained",
+		does: func(m *machine) func() {
+			id, forget := m.create("retained"), m.kubernetes(persistentVolume("watched", "watched"))
+			return func() { m.delete(id); forget() }
+		}},
+	{name: "a snapshot was removed by hand", finds: []string{"fault snapshot-missing " + prefix + "snap"}, says: "VolumeSnapshotContent content names the snapshot faults/snap",
+		does: func(m *machine) func() {
+			m.lvm("lvcreate", "-y", "-q", "-s", "-L", "8m", "-n", "snap", "--addtag", owner, "--addtag", volume.KindTag(volume.Snapshot), vg+"/watched")
+			m.lvm("lvremove", "-y", vg+"/snap")
+			return m.kubernetes(persistentVolume("watched", "watched"), map[string]any{"kind": "VolumeSnapshotContent", "metadata": map[string]any{"name": "content"},
+				"spec": map[string]any{"driver": driver.Default().DriverName}, "status": map[string]any{"snapshotHandle": prefix + "snap"}})
+		}},
+	{name: "an attachment does not go", finds: []string{"warning attachment-stuck " + prefix + "watched"}, says: "VolumeAttachment a: in use.",
+		does: func(m *machine) func() {
+			return m.kubernetes(persistentVolume("watched", "watched"), map[string]any{"kind": "VolumeAttachment", "metadata": map[string]any{"name": "a"},
+				"spec":   map[string]any{"attacher": driver.Default().DriverName, "nodeName": node, "source": map[string]any{"persistentVolumeName": "watched"}},
+				"status": map[string]any{"detachError": map[string]any{"message": "in use"}}})
+		}},
+}
+
+func persistentVolume(name, of string) map[string]any {
+	return map[string]any{"kind": "PersistentVolume", "metadata": map[string]any{"name": name}, "status": map[string]any{"phase": "Bound"},
+		"spec": map[string]any{"csi": map[string]any{"driver": driver.Default().DriverName, "volumeHandle": prefix + of}, "claimRef": map[string]any{"name": name, "namespace": "ns"}}}
+}
+
+// kubernetes has a program kubectl answer for a cluster of this node that holds these objects.
+func (m *machine) kubernetes(objects ...map[string]any) (gone func()) {
+	m.t.Helper()
+	objects = append(objects, map[string]any{"kind": "Node", "metadata": map[string]any{"name": node}})
+	text, err := json.Marshal(map[string]any{"items": objects})
+	m.must(err)
+	m.must(os.WriteFile(m.in("cluster.json"), text, 0o600))
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *persistentvolumes*) exec cat %s;; esac\necho '{\"items\":[]}'\n", m.in("cluster.json"))
+	m.must(os.WriteFile(m.in("bin/kubectl"), []byte(script), 0o755))
+	return func() { m.must(os.Remove(m.in("bin/kubectl"))); m.must(os.Remove(m.in("cluster.json"))) }
+}
+
+// swap gives a disk another table while it is in use.
+func (m *machine) swap(i int, table string) {
+	m.t.Helper()
+	m.sh("dmsetup", "load", disks[i], "--table", table)
+	m.sh("dmsetup", "suspend", "--noflush", "--nolockfs", disks[i])
+	m.sh("dmsetup", "resume", disks[i])
+}
+
+// fill makes a thin volume, and writes into it, in MiB. The pool has 32.
+func (m *machine) fill(mib int) (empty func()) {
+	m.t.Helper()
+	id := m.create("thin", "type", "thin", "thinPool", pool)
+	m.sh("dd", "if=/dev/zero", "of=/dev/"+vg+"/thin", "bs=1M", fmt.Sprintf("count=%d", mib), "oflag=direct", "conv=notrunc,nocreat")
+	return func() { m.delete(id) }
 }
 
 func TestMoreFaults(t *testing.T) {
 	m := newMachine(t)
 	m.start()
 	m.bystanders()
-	for _, f := range moreFaults {
+	waits := m.udevHangs()
+	told := map[string]bool{}
+	for _, f := range coreFaults {
+		for _, line := range f.finds {
+			told[strings.Fields(line)[1]] = true
+		}
+	}
+	for i, f := range append(append(slices.Clone(moreFaults), clusterFaults...), waits) {
+		if i >= len(moreFaults) && i < len(moreFaults)+len(clusterFaults) {
+			f.as.args = []string{"--cluster"}
+		}
+		for _, line := range f.finds {
+			told[strings.Fields(line)[1]] = true
+		}
 		t.Run(f.name, func(t *testing.T) { m.diagnose(t, f) })
 	}
 	m.isWell()
+	t.Run("the bundle", func(t *testing.T) { m.packs(t) })
+	for _, rule := range doctor.Rules() {
+		if !told[rule] {
+			t.Errorf("no fault is made for rule %s", rule)
+		}
+	}
+}
+
+// packs has doctor pack a bundle, with the logs of the kernel and of the driver's container, and looks for a secret in it.
+func (m *machine) packs(t *testing.T) {
+	outer := m.t
+	m.t = t
+	defer func() { m.t = outer }()
+	const folder = "/var/log/pods/ns_csi-local-lvm-node-x_0/driver"
+	m.must(os.MkdirAll(folder, 0o755))
+	t.Cleanup(func() { m.must(os.RemoveAll("/var/log/pods")) })
+	m.must(os.WriteFile("/dev/kmsg", []byte("device-mapper: a test says password=hunter-two\n"), 0o600))
+	text, err := os.ReadFile(m.log.Name())
+	m.must(err)
+	m.must(os.WriteFile(folder+"/0.log", append(text, "\ntoken: hunter-two\n"...), 0o600))
+	m.doctor(consulting{args: []string{"--bundle", m.in("bundle.tar.gz")}})
+	m.sh("tar", "-xzf", m.in("bundle.tar.gz"), "-C", m.dir)
+	for name, part := range map[string]string{
+		"logs/kernel.log": "device-mapper: a test says password=REMOVED\n", "logs/pods/ns_csi-local-lvm-node-x_0/driver/0.log": `method="NodePublishVolume"`,
+		"facts.json": prefix + "watched", "findings.json": "[]", "mounts.txt": " ext4 ", "not-had.txt": "logs/journal.log: journalctl ",
+	} {
+		text, err := os.ReadFile(m.in("csi-local-lvm-bundle/" + name))
+		if err != nil || !strings.Contains(string(text), part) {
+			t.Errorf("%s: no %q: %v; it ends with\n%s", name, part, err, text[max(0, len(text)-2000):])
+		}
+		if strings.Contains(string(text), "hunter-two") {
+			t.Errorf("%s holds a secret", name)
+		}
+	}
+}
+
+// udevHangs has an LVM command wait for a udev that does not answer, in a namespace of semaphores of its own. It is told of when it has waited for a minute:
+// so it is begun first, and looked at last.
+func (m *machine) udevHangs() fault {
+	m.t.Helper()
+	cmd := exec.Command("unshare", "--ipc", "--mount", "--propagation", "private", "sh", "-ec", // libudev knows by its socket that udevd runs
+		"mkdir -p /run/udev; mount -t tmpfs none /run/udev; touch /run/udev/control; env -u DM_DISABLE_UDEV dmsetup udevcreatecookie; exec sleep 900")
+	end := m.background(cmd, "sleep")
+	m.t.Cleanup(end)
+	within := []string{"nsenter", "--ipc", "-t", fmt.Sprint(cmd.Process.Pid)}
+	return fault{name: "LVM commands wait for udev", finds: []string{"warning udev-waits node"}, says: "1 LVM commands have waited", as: consulting{within: within},
+		does: func(m *machine) func() {
+			m.until("a minute has passed", func() bool { return len(m.doctor(consulting{within: within, args: []string{"-o", "json"}}).lines) != 0 })
+			return func() {
+				m.sh(append(slices.Clone(within), "--mount", "env", "-u", "DM_DISABLE_UDEV", "dmsetup", "udevcomplete_all", "-y")...)
+				if got := m.doctor(consulting{within: within, args: []string{"-o", "json"}}); got.exit != 0 {
+					m.t.Errorf("after all, it finds\n%s", got.text)
+				}
+			}
+		}}
 }
