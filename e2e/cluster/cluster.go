@@ -45,6 +45,11 @@ func Start(home Home, dir, manifests string, nodes ...string) (c *Cluster, err e
 	if err := home.saveImages(archive, programs, own, manifests); err != nil {
 		return nil, err
 	}
+	unlock, err := home.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock() // when the nodes have their copies
 	base, err := home.stateDisk(programs, archive)
 	if err != nil {
 		return nil, err

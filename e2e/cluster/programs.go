@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 )
 
 // Home is the project's folder, and Cache where what takes long to make is kept.
@@ -37,12 +38,33 @@ const buildTags = "no_btrfs no_zfs no_devmapper no_aufs"
 // Programs gives the folders with the programs of Kubernetes, and of containerd and the sidecars. They are two modules,
 // because the newest sidecars want newer versions of what Kubernetes is made of than the newest Kubernetes was made with.
 func (h Home) Programs() (Programs, error) {
+	unlock, err := h.lock()
+	if err != nil {
+		return Programs{}, err
+	}
+	defer unlock()
 	kubernetes, err := h.module("components", ".")
 	if err != nil {
 		return Programs{}, err
 	}
 	tools, err := h.module("tools")
 	return Programs{kubernetes, tools}, err
+}
+
+// lock keeps others on this machine from changing what is kept: two runs would build the same twice, and one would take
+// away a disk that the other one is copying.
+func (h Home) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(h.Cache, 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(h.Cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() { _ = file.Close() }, nil
 }
 
 // Programs are folders.
@@ -58,9 +80,6 @@ func (h Home) module(name string, packages ...string) (string, error) {
 	}
 	if _, err := os.Stat(done); err == nil {
 		return done, nil
-	}
-	if err := os.MkdirAll(h.Cache, 0o755); err != nil {
-		return "", err
 	}
 	making, err := os.MkdirTemp(h.Cache, "making-")
 	if err != nil {
