@@ -109,7 +109,12 @@ func variant(root, name string) (map[string][]byte, error) {
 
 // render gives the chart's objects with the values over its own, by the file they are from. The schema judges the values.
 func render(c *chart.Chart, values common.Values) (map[string]string, error) {
-	options := common.ReleaseOptions{Name: release, Namespace: release, IsInstall: true, Revision: 1}
+	return renderAs(c, values, release)
+}
+
+// renderAs gives those of a release of another name, in a namespace of that name.
+func renderAs(c *chart.Chart, values common.Values, name string) (map[string]string, error) {
+	options := common.ReleaseOptions{Name: name, Namespace: name, IsInstall: true, Revision: 1}
 	all, err := util.ToRenderValues(c, values, options, nil)
 	if err != nil {
 		return nil, err

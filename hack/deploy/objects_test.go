@@ -11,6 +11,7 @@ import (
 
 	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -122,6 +123,35 @@ func TestObjectsAreKnown(t *testing.T) {
 	d := only[storagev1.CSIDriver](full)[0].Spec
 	if d.AttachRequired == nil || *d.AttachRequired || !ptr(d.PodInfoOnMount) || !ptr(d.StorageCapacity) || !ptr(d.SELinuxMount) || ptr(d.RequiresRepublish) || len(d.VolumeLifecycleModes) != 2 {
 		t.Errorf("the CSIDriver is %+v", d)
+	}
+}
+
+// Names that YAML takes for something else, where Kubernetes allows them, are names all the same.
+func TestNamesAreStrings(t *testing.T) {
+	c, err := loader.Load(filepath.Join(root, chartDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"1", "1e3", "true", "null"} {
+		values := map[string]any{
+			"imagePullSecrets": []any{name}, "driver": map[string]any{"name": name, "attach": true}, "namespace": map[string]any{"create": true},
+			"node": map[string]any{"priorityClassName": name}, "controller": map[string]any{"priorityClassName": name},
+			"storageClasses": []any{map[string]any{"name": name, "parameters": map[string]any{"type": "striped", "stripeSize": 4194304, "stripes": 3}}},
+			"snapshots":      map[string]any{"enabled": true, "classes": []any{map[string]any{"name": name}}},
+			"sidecars":       map[string]any{"seLinuxType": name}, "uniqueHandles": map[string]any{"enabled": true},
+		}
+		files, err := renderAs(c, values, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := decode(t, name, joined(files))
+		if len(all) < 15 {
+			t.Errorf("%s: only %d objects", name, len(all))
+		}
+		class := only[storagev1.StorageClass](all)[0]
+		if class.Name != name || class.Parameters["stripeSize"] != "4194304" || class.Parameters["stripes"] != "3" {
+			t.Errorf("%s: the class is %+v", name, class)
+		}
 	}
 }
 

@@ -10,7 +10,7 @@
 
 {{- define "selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "labels" -}}
@@ -27,6 +27,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 
 {{- define "pluginDir" -}}
+{{- /* KUBELETDIR/plugins_registry/NAME-reg.sock */ -}}
+{{- if gt (add (len .Values.kubeletDir) (len .Values.driver.name)) 80 -}}
+{{- fail "kubeletDir and driver.name are longer than 80 characters together: the path of a socket in kubelet's folder has at most 107" -}}
+{{- end -}}
 {{ .Values.kubeletDir }}/plugins/{{ .Values.driver.name }}
 {{- end -}}
 
@@ -45,7 +49,7 @@ securityContext:
     type: RuntimeDefault
   {{- with $sidecars.seLinuxType }}
   seLinuxOptions:
-    type: {{ . }}
+    type: {{ . | quote }}
   {{- end }}
 resources:
   {{- toYaml ($own.resources | default $sidecars.resources) | nindent 2 }}
