@@ -44,6 +44,11 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	dir := filepath.Join(home.Root, ".cache/e2e")
+	release, err := cluster.Alone(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return 0, err
 	}
@@ -132,9 +137,6 @@ func printTable() {
 func scenario(t *testing.T) {
 	begin := time.Now()
 	t.Cleanup(func() {
-		if !t.Failed() {
-			nothingIsLeft(t, n1)
-		}
 		record(t.Name(), time.Since(begin), !t.Failed())
 		if t.Failed() {
 			if err := keepLogs(t.Name()); err != nil {
@@ -144,15 +146,26 @@ func scenario(t *testing.T) {
 			mopUp(t)
 		}
 	})
+	// This runs before the other one. It is by itself, because a function that fails the test is not gone on with.
+	t.Cleanup(func() {
+		if !t.Failed() {
+			nothingIsLeft(t, n1)
+		}
+	})
 }
 
 // mopUp takes away what a failed test left, so that the next one begins with nothing.
 func mopUp(t *testing.T) {
-	for _, n := range c.Nodes {
+	for _, n := range c.Nodes[1:] { // of one test only; pods of the next are not to go there
 		if n.Running() {
-			err := n.Start("kubelet")
-			t.Logf("mopping up on %s: %v", n.Name, err)
+			n.PowerCut()
 		}
+		_, err := c.API.Kubectl("", "delete", "node", n.Name, "--ignore-not-found")
+		t.Logf("taking %s away: %v", n.Name, err)
+	}
+	if n1.Running() {
+		err := n1.Start("kubelet")
+		t.Logf("mopping up on %s: %v", n1.Name, err)
 	}
 	if _, err := c.API.Kubectl("", "delete", "statefulsets,pods,pvc,volumesnapshots", "--all", "--wait=false"); err != nil {
 		t.Logf("mopping up: %v", err)
@@ -173,7 +186,7 @@ func keepLogs(name string) error {
 			err = errors.Join(err, n.Logs(filepath.Join(dir, n.Name)))
 		}
 	}
-	for _, kind := range []string{"pods,pvc,pv,daemonsets,deployments,statefulsets,nodes", "events,csistoragecapacities", "csinodes,csidrivers,volumeattachments"} {
+	for _, kind := range []string{"pods,pvc,pv,daemonsets,deployments,statefulsets,nodes", "events,csistoragecapacities", "csinodes,csidrivers,volumeattachments", "volumesnapshots,volumesnapshotcontents"} {
 		text, e := c.API.Kubectl("", "get", "-A", "-o", "yaml", kind)
 		err = errors.Join(err, e, os.WriteFile(filepath.Join(dir, strings.SplitN(kind, ",", 2)[0]+".yaml"), []byte(text), 0o644))
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRootIsReadFromACpio(t *testing.T) {
@@ -121,4 +122,49 @@ func TestImagesOfManifests(t *testing.T) {
 	if strings.Join(found, " ") != "a/b:v1 c:2" {
 		t.Errorf("%v", found)
 	}
+}
+
+// One run at a time fills the cache, and takes away what a killed one left half made. A folder is used by one run only.
+func TestRunsBesideEachOther(t *testing.T) {
+	h := Home{Cache: filepath.Join(t.TempDir(), "cache")}
+	left := filepath.Join(h.Cache, "making-1/lib")
+	kept := filepath.Join(h.Cache, "tools-1")
+	if err := errors.Join(os.MkdirAll(left, 0o755), os.MkdirAll(kept, 0o755), os.WriteFile(filepath.Join(h.Cache, "making-2.img"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := h.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := filepath.Glob(filepath.Join(h.Cache, "*")); strings.Join(found, " ") != filepath.Join(h.Cache, "lock")+" "+kept {
+		t.Errorf("there are %v", found)
+	}
+	second := make(chan func())
+	go func() {
+		unlock, err := h.lock()
+		if err != nil {
+			t.Error(err)
+		}
+		second <- unlock
+	}()
+	select {
+	case <-second:
+		t.Fatal("two have the cache")
+	case <-time.After(100 * time.Millisecond):
+	}
+	unlock()
+	(<-second)()
+
+	release, err := Alone(h.Cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Alone(h.Cache); err == nil || !strings.Contains(err.Error(), "another run is using "+h.Cache) {
+		t.Errorf("the second is told %v", err)
+	}
+	release()
+	if release, err = Alone(h.Cache); err != nil {
+		t.Fatal(err)
+	}
+	release()
 }

@@ -54,14 +54,41 @@ func (h Home) Programs() (Programs, error) {
 // lock keeps others on this machine from changing what is kept: two runs would build the same twice, and one would take
 // away a disk that the other one is copying.
 func (h Home) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(h.Cache, 0o755); err != nil {
-		return nil, err
-	}
-	file, err := os.OpenFile(filepath.Join(h.Cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err = lockFile(filepath.Join(h.Cache, "lock"), syscall.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+	// What is being made now is left from a run that was killed.
+	left, err := filepath.Glob(filepath.Join(h.Cache, "making-*"))
+	for _, name := range left {
+		err = errors.Join(err, os.RemoveAll(name))
+	}
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// Alone makes sure that no other run uses a folder. It is an error if one does.
+func Alone(dir string) (release func(), err error) {
+	release, err = lockFile(dir+".lock", syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("another run is using %s; wait for it, or use another clone", dir)
+	}
+	return release, err
+}
+
+// lockFile locks a file until unlock is called, or this program ends in whatever way.
+func lockFile(name string, how int) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), how); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return func() { _ = file.Close() }, nil
