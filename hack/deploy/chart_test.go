@@ -169,7 +169,7 @@ func TestEveryValueMatters(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	for _, set := range []string{
 		"driver.volumeGroup=data", "driver.volumeGroups={}", "driver.volumeGroups={a b}", "driver.lvmExec=chroot", "driver.thinOvercommit=0.5", "driver.attach=maybe",
-		"driver.stateDir=relative", "kubeletDir=/var/lib/kubelet/", "driver.orphanGrace=10", "driver.name=A_b", "driver.extraArgs={serve}",
+		"driver.stateDir=relative", "kubeletDir=/var/lib/kubelet/", "kubeletDir=/var/lib:/kubelet", "driver.stateDir=/var/lib/x:", "driver.orphanGrace=10", "driver.name=A_b", "driver.extraArgs={serve}",
 		"node.terminationGracePeriodSeconds=10", "node.updateStrategy.rollingUpdate.maxSurge=1", "image.digest=latest", "storageClasses[0].parameters.type=thin", "snapshots.classes[0].name=A B", "uniqueHandles.actions={Refuse}", "uniqueHandles.actions={Deny,Warn}", "no=1",
 	} {
 		if _, err := rendering(t, "base", set); err == nil || !strings.Contains(err.Error(), "schema") {
