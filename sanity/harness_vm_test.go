@@ -348,7 +348,7 @@ func (h *realHarness) launch(t *testing.T) {
 	if h.Running() {
 		t.Fatal("a driver is running")
 	}
-	must(t, os.RemoveAll(h.in("control/fault")))
+	must(t, errors.Join(os.RemoveAll(h.in("control/fault")), os.RemoveAll(h.in("control/killed"))))
 	text, err := json.Marshal(h.config())
 	must(t, err)
 	p := &process{cmd: exec.Command("/proc/self/exe"), ended: make(chan struct{})}
@@ -418,7 +418,6 @@ func (h *realHarness) SnapshotMetadata() csi.SnapshotMetadataClient {
 
 func (h *realHarness) Arm(t *testing.T, f contract.Fault) {
 	t.Helper()
-	must(t, os.RemoveAll(h.in("control/killed")))
 	must(t, os.WriteFile(h.in("control/effects"), nil, 0o600))
 	text, err := json.Marshal(f)
 	must(t, err)
