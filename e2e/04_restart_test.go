@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,8 +25,18 @@ func TestDriverRestartedUnderLoad(t *testing.T) {
 	}
 	before := mounts(t)
 
+	const find = "pgrep -x csi-local-lvm"
+	first := strings.Fields(sh(t, n1, find))
 	sh(t, n1, "pkill -KILL -x csi-local-lvm")
-	eventually(t, "the killed driver runs again", func() error { _, err := n1.Run("pgrep -x csi-local-lvm"); return err })
+	eventually(t, "the killed driver runs again", func() error {
+		now, err := n1.Run(find)
+		for _, pid := range strings.Fields(now) {
+			if slices.Contains(first, pid) {
+				err = errors.New("the first is still dying")
+			}
+		}
+		return err
+	})
 	unmoved(t, before, names)
 
 	if _, err := c.API.Kubectl("", "-n", "csi-local-lvm", "set", "image", "daemonset/csi-local-lvm-node", "driver="+cluster.NextDriver); err != nil {

@@ -44,16 +44,16 @@ provisioner: local-lvm.csi.internal
 volumeBindingMode: WaitForFirstConsumer
 mountOptions: [noatime, nodiscard]`,
 		claim("data", "options", "32Mi"),
-		pod("user", "id; echo words > /data/words && stat -c '%u:%g %a' /data /data/words; sync; echo written; cat /proc/mounts"+stays,
+		pod("user", "id; echo words > /data/words && stat -c '%u:%g %a' /data /data/words; sync; echo written; while read -r dev at type options rest; do test $at != /data || echo mounted with $options; done < /proc/mounts"+stays,
 			[]vol{{name: "data", claim: "data"}}, "securityContext: {runAsUser: 1000, runAsGroup: 3000, fsGroup: 2000}"))
 	user := running(t, "user")
-	for _, part := range []string{"written", "1000:2000", "noatime"} {
+	for _, part := range []string{"written", "1000:2000", "mounted with rw,noatime"} {
 		said(t, n1, user, part)
 	}
-	apply(t, strings.Replace(pod("reader", "cat /data/words; echo others > /data/words || echo refused"+stays, []vol{{name: "data", claim: "data"}}),
+	apply(t, strings.Replace(pod("reader", "echo reads $(cat /data/words); echo others > /data/words || echo refused"+stays, []vol{{name: "data", claim: "data"}}),
 		"claimName: data}", "claimName: data, readOnly: true}", 1))
 	reader := running(t, "reader")
-	said(t, n1, reader, "words")
+	said(t, n1, reader, "reads words")
 	said(t, n1, reader, "Read-only file system")
 	remove(t, "pod/user", "pod/reader", "pvc/data", "storageclass/options")
 }

@@ -24,6 +24,11 @@ spec:
 `, name)
 	}
 	apply(t, volume("first"))
+	t.Cleanup(func() {
+		if _, err := c.API.Kubectl("", "delete", "pv/first", "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
 	// The API server knows the first a moment after it was made.
 	eventually(t, "the second is refused, with the remedy", func() error {
 		_, err := c.API.Kubectl(volume("second"), "apply", "--dry-run=server", "-f", "-")

@@ -163,10 +163,14 @@ func mopUp(t *testing.T) {
 		_, err := c.API.Kubectl("", "delete", "node", n.Name, "--ignore-not-found")
 		t.Logf("taking %s away: %v", n.Name, err)
 	}
-	if n1.Running() {
-		err := n1.Start("kubelet")
-		t.Logf("mopping up on %s: %v", n1.Name, err)
+	if !n1.Running() {
+		err := n1.PowerOn()
+		if err == nil {
+			err = c.WaitNode(n1)
+		}
+		t.Logf("giving %s its power again: %v", n1.Name, err)
 	}
+	t.Logf("starting the kubelet on %s: %v", n1.Name, n1.Start("kubelet"))
 	if _, err := c.API.Kubectl("", "delete", "statefulsets,pods,pvc,volumesnapshots", "--all", "--wait=false"); err != nil {
 		t.Logf("mopping up: %v", err)
 	}
