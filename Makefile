@@ -123,7 +123,7 @@ BENCH_TIME ?= 20x
 BENCH_COUNT ?= 1
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -nE 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## install what the tests need (Debian, as root)
 	@$(step) setup hack/setup build vm
