@@ -8,7 +8,7 @@ import (
 
 	core "k8s.io/api/core/v1"
 
-	"github.com/csi-local-lvm/csi-local-lvm/e2e/cluster"
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // Volumes stay on their node. While it is gone, and after it was removed, a pod that needs one waits and says why; no
@@ -19,7 +19,7 @@ func TestNodeLost(t *testing.T) {
 	if err := n2.PowerOn(); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(c.WaitNode(n2), cluster.Wait(bound, driverReady(2))); err != nil {
+	if err := errors.Join(c.WaitNode(n2), wait.For(bound, driverReady(2))); err != nil {
 		t.Fatal(err)
 	}
 

@@ -9,6 +9,7 @@ import (
 	core "k8s.io/api/core/v1"
 
 	"github.com/csi-local-lvm/csi-local-lvm/e2e/cluster"
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // bound is how long anything may take that is expected to happen. It is long, because the node is emulated; a test that
@@ -19,7 +20,7 @@ const bound = 10 * time.Minute
 func eventually(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	begin := time.Now()
-	if err := cluster.Wait(bound, ask); err != nil {
+	if err := wait.For(bound, ask); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	t.Logf("%6.1f s  %s", time.Since(begin).Seconds(), what)

@@ -14,6 +14,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 
 	"github.com/csi-local-lvm/csi-local-lvm/e2e/cluster"
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // The cluster of all tests, and its first node. They boot once.
@@ -85,7 +86,7 @@ func install() error {
 	if err := c.WaitNode(n1); err != nil {
 		return err
 	}
-	return cluster.Wait(10*time.Minute, driverReady(1))
+	return wait.For(10*time.Minute, driverReady(1))
 }
 
 // driverReady tells whether the DaemonSet runs on so many nodes, and is up to date.
@@ -174,7 +175,7 @@ func mopUp(t *testing.T) {
 	if _, err := c.API.Kubectl("", "delete", "statefulsets,pods,pvc,volumesnapshots", "--all", "--wait=false"); err != nil {
 		t.Logf("mopping up: %v", err)
 	}
-	err := cluster.Wait(bound, func() error {
+	err := wait.For(bound, func() error {
 		out, err := n1.Run(leftovers)
 		return errors.Join(err, errorOf(strings.TrimSpace(out)))
 	})

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	core "k8s.io/api/core/v1"
+
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // Cluster is a control plane and nodes.
@@ -120,7 +122,7 @@ func (c *Cluster) Stop() {
 // WaitNode waits until a node is ready for pods. It gives up when the machine has ended.
 func (c *Cluster) WaitNode(n *Node) error {
 	var dead error
-	err := Wait(10*time.Minute, func() error {
+	err := wait.For(10*time.Minute, func() error {
 		if dead = n.machine.running(); dead != nil {
 			return nil
 		}

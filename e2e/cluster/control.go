@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // Control is the control plane.
@@ -111,7 +113,7 @@ func (c *Control) run(name string, cmd *exec.Cmd) error {
 // wait waits for a condition as long as all of the control plane runs.
 func (c *Control) wait(ask func() error) error {
 	var dead error
-	err := Wait(5*time.Minute, func() error {
+	err := wait.For(5*time.Minute, func() error {
 		for _, p := range c.processes {
 			if dead = p.running(); dead != nil {
 				return nil

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // diskSize is that of a node's disk for programs, images, containers and logs. The file has holes.
@@ -94,7 +96,7 @@ func importImages(programs Programs, archive, root string) (err error) {
 	}
 	defer func() { err = errors.Join(err, containerd.stop()) }()
 	ctr := filepath.Join(programs.Tools, "ctr")
-	if err := Wait(time.Minute, func() error {
+	if err := wait.For(time.Minute, func() error {
 		if _, err := output("", ctr, "--address", address, "version"); err != nil {
 			return errors.Join(err, containerd.running())
 		}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
@@ -74,21 +73,6 @@ func (p *process) stop() error {
 func (p *process) kill() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.ended
-}
-
-// Wait asks again and again until the answer is no error, and gives the last one when the time is over.
-func Wait(bound time.Duration, ask func() error) error {
-	deadline := time.Now().Add(bound)
-	for {
-		err := ask()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("not within %s: %w", bound, err)
-		}
-		time.Sleep(250 * time.Millisecond)
-	}
 }
 
 // fromBase64 gives the reader of what was packed with gzip and then coded.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-local-lvm/csi-local-lvm/e2e/relay"
+	"github.com/csi-local-lvm/csi-local-lvm/e2e/wait"
 )
 
 // state is where the disk with everything that outlives a boot is mounted.
@@ -170,17 +171,5 @@ func (n *node) startContainerd() error {
 	if err := n.services["containerd"].start(); err != nil {
 		return err
 	}
-	return until(3*time.Minute, func() error { return sh("ctr version") })
-}
-
-// until asks again and again until the answer is no error.
-func until(bound time.Duration, ask func() error) error {
-	deadline := time.Now().Add(bound)
-	for {
-		err := ask()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		time.Sleep(300 * time.Millisecond)
-	}
+	return wait.For(3*time.Minute, func() error { return sh("ctr version") })
 }
