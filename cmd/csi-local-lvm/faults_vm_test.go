@@ -104,12 +104,12 @@ func (m *machine) diagnose(t *testing.T, f fault) {
 		lines = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(got.lines))), func(line string) bool { return slices.Contains(f.may, line) })
 		return slices.Equal(lines, want) && strings.Contains(strings.Join(got.sentences, "\n"), f.says)
 	}
-	for end := time.Now().Add(bound); !found(); <-time.Tick(20 * time.Millisecond) { // the driver looks now and then only
-		if time.Now().Before(end) {
-			continue
-		}
+	ok := found()
+	for end := time.Now().Add(bound); !ok && time.Now().Before(end); ok = found() { // the driver looks now and then only
+		<-time.Tick(20 * time.Millisecond)
+	}
+	if !ok {
 		t.Errorf("found\n%s\nwant\n%s\nof which one says %q; all that was said:\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"), f.says, got.text)
-		break
 	}
 	if want := exitOf(f.finds); got.exit != want {
 		t.Errorf("exit status %d, want %d", got.exit, want)

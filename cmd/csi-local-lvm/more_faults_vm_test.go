@@ -318,23 +318,23 @@ func TestMoreFaults(t *testing.T) {
 	m.start()
 	m.bystanders()
 	waits := m.udevHangs()
-	told := map[string]bool{}
-	for _, f := range coreFaults {
-		for _, line := range f.finds {
-			told[strings.Fields(line)[1]] = true
-		}
+	faults := slices.Clone(moreFaults)
+	for _, f := range clusterFaults {
+		f.as.args = []string{"--cluster"}
+		faults = append(faults, f)
 	}
-	for i, f := range append(append(slices.Clone(moreFaults), clusterFaults...), waits) {
-		if i >= len(moreFaults) && i < len(moreFaults)+len(clusterFaults) {
-			f.as.args = []string{"--cluster"}
-		}
-		for _, line := range f.finds {
-			told[strings.Fields(line)[1]] = true
-		}
+	faults = append(faults, waits)
+	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) { m.diagnose(t, f) })
 	}
 	m.isWell()
 	t.Run("the bundle", func(t *testing.T) { m.packs(t) })
+	told := map[string]bool{}
+	for _, f := range slices.Concat(coreFaults, faults) {
+		for _, line := range f.finds {
+			told[strings.Fields(line)[1]] = true
+		}
+	}
 	for _, rule := range doctor.Rules() {
 		if !told[rule] {
 			t.Errorf("no fault is made for rule %s", rule)
