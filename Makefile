@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test image imagetest manifests lint alerts dashboard unit fuzz sweepfake vm hard sweep soak powercut e2e e2ecore bench shell clean
+.PHONY: help setup build demo test image imagetest manifests lint alerts dashboard picture unit fuzz sweepfake vm hard sweep soak powercut e2e e2ecore bench shell clean
 
 step := hack/step
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -151,7 +151,7 @@ manifests: ## render the chart into deploy/kubernetes
 	@$(step) manifests go run -C hack/deploy . $(CURDIR)
 
 lint: ## check style, rules and scripts
-	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/prometheus hack/demo.sh .ci/run
+	@$(step) "lint: shell scripts" shellcheck -x hack/setup hack/vm-exec hack/step hack/fuzz hack/image hack/prometheus hack/dashboard/draw hack/demo.sh .ci/run
 	@$(step) "lint: Go" $(lint) run --allow-parallel-runners ./...
 	@$(step) "lint: chart and manifests" bash -c "go vet -C hack/deploy -tags image . && go test -C hack/deploy -count=1 ."
 	@$(step) "lint: tests in a cluster" bash -c "go vet -C e2e ./... && go test -C e2e -count=1 ./cluster"
@@ -161,6 +161,10 @@ alerts: ## test the alert rules of the chart with promtool
 
 dashboard: ## put the queries of the dashboard to a Prometheus that scrapes a driver
 	@$(step) "dashboard" go test -tags prometheus -count=1 -timeout $(UNIT_TIMEOUT) -run '^TestDashboard$$' ./sanity
+
+picture: ## draw the dashboard into docs/dashboard.png, with Grafana's own panels, of busy drivers (6 minutes; takes npm packages into the cache)
+	@$(step) "setup picture" hack/setup picture
+	@$(step) picture go test -tags prometheus -count=1 -timeout 20m -run '^TestPicture$$' ./sanity
 
 unit: ## run the tests that need no root and no LVM
 	@$(step) unit go test -race -timeout $(UNIT_TIMEOUT) ./...

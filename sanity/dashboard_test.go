@@ -58,7 +58,7 @@ func TestDashboard(t *testing.T) {
 	h.reconfigure = func(c *driver.Config) { c.MetricsAddress = metrics }
 	h.programs = &run.Watch{}
 	h.Start(t)
-	p := startPrometheus(t, metrics)
+	p := startPrometheus(t, time.Second, map[string]string{"node-1": metrics})
 	busy := func() { // one call and one program that succeed, and one of each that fails
 		must(t, c.publish(id, target, false))
 		c.code(c.unpublish(t.Context(), held, heldTarget), codes.Aborted)
@@ -114,22 +114,27 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// prometheus is a Prometheus that scrapes one driver each second.
+// prometheus is a Prometheus that scrapes drivers.
 type prometheus struct {
-	t   *testing.T
-	api string
+	t       *testing.T
+	address string
 }
 
-func startPrometheus(t *testing.T, scraped string) *prometheus {
+// startPrometheus starts one that scrapes these addresses so often, by the names of their nodes.
+func startPrometheus(t *testing.T, every time.Duration, scraped map[string]string) *prometheus {
 	t.Helper()
 	rules, err := filepath.Abs(filepath.Join(chart, "alerts.yaml"))
 	must(t, err)
 	dir, address := t.TempDir(), freeAddress(t)
 	config := filepath.Join(dir, "prometheus.yaml")
-	must(t, os.WriteFile(config, fmt.Appendf(nil, `global: {scrape_interval: 1s, evaluation_interval: 1s}
+	var targets []string
+	for node, at := range scraped {
+		targets = append(targets, fmt.Sprintf("{targets: [%q], labels: {instance: %q}}", at, node))
+	}
+	must(t, os.WriteFile(config, fmt.Appendf(nil, `global: {scrape_interval: %s, evaluation_interval: 1s}
 rule_files: [%q]
-scrape_configs: [{job_name: csi-local-lvm, static_configs: [{targets: [%q]}]}]
-`, rules, scraped), 0o600))
+scrape_configs: [{job_name: csi-local-lvm, static_configs: [%s]}]
+`, every, rules, strings.Join(targets, ", ")), 0o600))
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, "../hack/prometheus", "prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address, "--log.level=warn")
@@ -146,9 +151,9 @@ scrape_configs: [{job_name: csi-local-lvm, static_configs: [{targets: [%q]}]}]
 			t.Logf("Prometheus: %s", &log)
 		}
 	})
-	p := &prometheus{t, "http://" + address + "/api/v1/"}
+	p := &prometheus{t, "http://" + address}
 	for end := time.Now().Add(bound); ; {
-		resp, err := http.Get("http://" + address + "/-/ready")
+		resp, err := http.Get(p.address + "/-/ready")
 		if err == nil {
 			must(t, resp.Body.Close())
 			if resp.StatusCode == http.StatusOK {
@@ -170,7 +175,7 @@ scrape_configs: [{job_name: csi-local-lvm, static_configs: [{targets: [%q]}]}]
 // ask gives the data of an answer of the API (prometheus.io/docs/prometheus/latest/querying/api).
 func (p *prometheus) ask(path string, query url.Values, data any) {
 	p.t.Helper()
-	resp, err := http.Get(p.api + path + "?" + query.Encode())
+	resp, err := http.Get(p.address + "/api/v1/" + path + "?" + query.Encode())
 	must(p.t, err)
 	defer resp.Body.Close()
 	answer := struct {

@@ -55,6 +55,9 @@ type fakeHarness struct {
 	// reconfigure changes what the next driver is configured with; nil: nothing.
 	reconfigure func(*driver.Config)
 	programs    *run.Watch // hears of the programs of the next driver; nil: nobody does
+	// timing is that of the next driver; nil: short waits, as a fake does not need time to become free.
+	timing *lifecycle.Timing
+	before func(effect.Effect) // comes before each effect of the next driver; nil: nothing does
 }
 
 // orphans is how the next driver treats orphans.
@@ -68,6 +71,7 @@ var _ contract.Harness = (*fakeHarness)(nil)
 // inProcess is one driver.
 type inProcess struct {
 	faults
+	before func(effect.Effect)
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -118,15 +122,17 @@ func (h *fakeHarness) Start(t *testing.T) {
 	cfg.OrphanPolicy, cfg.Expansion = cmp.Or(h.orphans.policy, cfg.OrphanPolicy), cmp.Or(h.expand, cfg.Expansion)
 
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &inProcess{cancel: cancel, ended: make(chan struct{})}
+	p := &inProcess{before: h.before, cancel: cancel, ended: make(chan struct{})}
 	tools := h.m.Connect(fake.Config{Owner: cfg.DriverName, Groups: cfg.VolumeGroups, Overcommit: cfg.ThinOvercommit, Effects: p.unsynced})
 	d, err := driver.New(cfg, driver.Backend{LVM: tools.LVM, Mounts: tools.Mounts, Paths: tools.Paths, Filesystems: tools.Filesystems, Copier: tools.Copier, Cgroups: tools.Cgroups, Programs: h.programs}, p.unsynced)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Short waits: a fake does not need time to become free.
 	d.Timing = lifecycle.Timing{BusyWait: 10 * time.Millisecond, FirstRetry: 4 * time.Millisecond, BusyRetry: 20 * time.Millisecond, FailedRetry: 20 * time.Millisecond,
 		CreateGrace: 20 * time.Millisecond, OrphanGrace: h.orphans.grace}
+	if h.timing != nil {
+		d.Timing = *h.timing
+	}
 	d.StopBound = stopBound / 10
 	p.conn = dial(t, cfg.Endpoint)
 	p.die = func() { _ = p.conn.Close(); cancel() }
@@ -148,6 +154,9 @@ const stopBound = 2 * time.Second
 // unsynced is the seam, without what fsync(2) does: the machine in memory meets no power cut, and on the disk of this one
 // it would be most of what the tests wait for.
 func (p *inProcess) unsynced(ctx context.Context, e effect.Effect, do func() error) error {
+	if p.before != nil {
+		p.before(e)
+	}
 	if e.Op == "fsync" {
 		do = func() error { return nil }
 	}
