@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -152,7 +153,10 @@ const emptied = "\x1b[H\x1b[2J"
 // repeat writes once, or so long apart until ctx ends.
 func repeat(ctx context.Context, apart time.Duration, w io.Writer, write func(context.Context, io.Writer) error) error {
 	if apart == 0 {
-		return write(ctx, w)
+		var page bytes.Buffer // a thousand volumes are not a thousand writes
+		err := write(ctx, &page)
+		_, writing := page.WriteTo(w)
+		return cmp.Or(err, writing)
 	}
 	_, onTerminal := asTerminal(w)
 	for {

@@ -98,6 +98,10 @@ func EachOf[T any](items []T, atOnce int, do func(*T)) {
 
 // Each calls do for each item, so many at a time, and returns when all have returned.
 func Each[T any](items []T, atOnce int, do func(T)) {
+	if len(items) == 1 { // as the devices below most volumes: no goroutine is needed
+		do(items[0])
+		return
+	}
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for _, item := range items {

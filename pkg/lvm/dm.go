@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -50,6 +51,7 @@ const (
 type dmCommand uintptr
 
 const (
+	dmListDevices dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 2
 	dmDevSuspend  dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 6
 	dmDevStatus   dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 7
 	dmTableStatus dmCommand = 3<<30 | dmIoctlSize<<16 | 0xfd<<8 | 12
@@ -59,15 +61,38 @@ const (
 // deviceMapper looks at device-mapper devices. It changes missing device nodes, and what a pool's reservation and the snapshots of a group need.
 type deviceMapper struct {
 	sys, dev string
+	control  *control
 	effects  effect.Seam
 	status   func(name string) (dmStatus, error) // askKernel; another in tests without device-mapper
 	told     func(name string) ([]target, error) // askTargets; the same
+	listed   func() (map[string]string, error)   // askNames; the same
 }
 
 func newDeviceMapper(sys, dev string, effects effect.Seam) deviceMapper {
-	d := deviceMapper{sys: sys, dev: dev, effects: effects}
-	d.status, d.told = d.askKernel, d.askTargets
+	d := deviceMapper{sys: sys, dev: dev, control: &control{path: filepath.Join(dev, "mapper/control")}, effects: effects}
+	d.status, d.told, d.listed = d.askKernel, d.askTargets, d.askNames
 	return d
+}
+
+// control is device-mapper's own node. It is opened by the first question and stays open, so that a look at many devices does not open it for
+// each. A process that ends closes it.
+type control struct {
+	path string
+	mu   sync.Mutex
+	fd   int
+	open bool
+}
+
+func (c *control) descriptor() (fd int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.open {
+		if c.fd, err = unix.Open(c.path, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return -1, &fs.PathError{Op: "open", Path: c.path, Err: err}
+		}
+		c.open = true
+	}
+	return c.fd, nil
 }
 
 // dmStatus is what the kernel tells of a device-mapper device.
@@ -104,12 +129,10 @@ func (d deviceMapper) ioctl(command dmCommand, of dmTarget, flags uint32, data [
 	binary.NativeEndian.PutUint32(buf[dmFlags:], flags)
 	binary.NativeEndian.PutUint64(buf[dmDev:], of.dev)
 	copy(buf[dmName:], of.name)
-	control := filepath.Join(d.dev, "mapper/control")
-	fd, err := unix.Open(control, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := d.control.descriptor()
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: control, Err: err}
+		return nil, err
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(command), uintptr(unsafe.Pointer(&buf[0])))
 	switch {
 	case errno == unix.ENXIO:
@@ -135,6 +158,45 @@ func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 		open:      int(int32(binary.NativeEndian.Uint32(buf[dmOpenCount:]))),
 		suspended: binary.NativeEndian.Uint32(buf[dmFlags:])&dmSuspendFlag != 0,
 	}, nil
+}
+
+// askNames gives the kernel's name, such as dm-3, of each device-mapper device by its device-mapper name. Where device-mapper was not needed
+// yet, there may be nothing to ask.
+func (d deviceMapper) askNames() (map[string]string, error) {
+	for bytes := 64 << 10; ; bytes *= 4 {
+		buf, err := d.ioctl(dmListDevices, dmTarget{}, 0, make([]byte, bytes))
+		if some, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")); err != nil && len(some) == 0 { // the pattern is right
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("DM_LIST_DEVICES: %w", err)
+		}
+		if binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag == 0 {
+			return parseNames(buf)
+		}
+	}
+}
+
+// parseNames reads a list of struct dm_name_list (linux/dm-ioctl.h): the number of a device, how many bytes further the next one is, its name.
+func parseNames(buf []byte) (map[string]string, error) {
+	const next, name = 8, 12
+	end := min(int(binary.NativeEndian.Uint32(buf[dmDataSize:])), len(buf))
+	names := map[string]string{}
+	for at := int(binary.NativeEndian.Uint32(buf[dmDataStart:])); ; {
+		if at < dmIoctlSize || at+name > end {
+			return nil, fmt.Errorf("DM_LIST_DEVICES: a device at %d of %d bytes", at, end)
+		}
+		dev, step := binary.NativeEndian.Uint64(buf[at:]), int(binary.NativeEndian.Uint32(buf[at+next:]))
+		if dev == 0 { // there is none
+			return names, nil
+		}
+		text, _, _ := strings.Cut(string(buf[at+name:min(end, at+name+dmNameLen)]), "\x00")
+		names[text] = fmt.Sprintf("dm-%d", unix.Minor(dev))
+		if step == 0 {
+			return names, nil
+		}
+		at += step
+	}
 }
 
 // device gives the device of a status, and makes its node where it is missing.
@@ -164,7 +226,7 @@ func (d deviceMapper) device(ctx context.Context, s dmStatus) (volume.Device, er
 
 // number reads an attribute of the device in sysfs; sizes there are in sectors.
 func (d deviceMapper) number(s dmStatus, attr string) (int64, error) {
-	return number(filepath.Join(d.sys, "dev/block", fmt.Sprintf("%d:%d", s.major, s.minor), attr))
+	return sysfs.Number(filepath.Join(d.sys, "dev/block", fmt.Sprintf("%d:%d", s.major, s.minor), attr))
 }
 
 // sectorBytes is the kernel's and LVM's unit, whatever the disk's is.
@@ -190,54 +252,6 @@ func (d deviceMapper) node(ctx context.Context, path string, major, minor uint32
 		return fmt.Errorf("%s is not the device node of %d:%d; remove it, or mount the host's /dev there", path, major, minor)
 	}
 	return nil
-}
-
-// readAttr reads an attribute of a device in sysfs. fs.ErrNotExist: the device has no such attribute, or is being removed.
-func readAttr(path string) (string, error) {
-	var page [4096]byte // what sysfs gives at most (Documentation/filesystems/sysfs.rst)
-	n, err := readOnce(path, page[:])
-	return strings.TrimSuffix(string(page[:n]), "\n"), goneIfGoing(err)
-}
-
-// readOnce does with three system calls what os.ReadFile needs seven for: a look at 1,000 volumes reads 4,000 attributes.
-func readOnce(path string, into []byte) (n int, err error) {
-	fd, err := retried(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd) //nolint:errcheck // opened for reading
-	n, err = retried(func() (int, error) { return unix.Read(fd, into) })
-	if err != nil {
-		return 0, &fs.PathError{Op: "read", Path: path, Err: err}
-	}
-	return n, nil
-}
-
-func retried(call func() (int, error)) (n int, err error) {
-	for n, err = call(); err == unix.EINTR; n, err = call() { //nolint:errorlint // a system call gives it as it is
-	}
-	return n, err
-}
-
-// goneIfGoing makes fs.ErrNotExist of the answers to who has opened an attribute of a device that is being removed: EINVAL of
-// device-mapper (dm_attr_show in linux/drivers/md/dm-sysfs.c), ENODEV of sysfs (kernfs_seq_start in linux/fs/kernfs/file.c).
-func goneIfGoing(err error) error {
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
-	}
-	return err
-}
-
-func number(path string) (int64, error) {
-	text, err := readAttr(path)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return n, nil
 }
 
 // devNumbers prints a dev_t as sysfs does.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -154,6 +155,7 @@ func (l *LVM) groupFacts(ctx context.Context, s *state) (out []volume.GroupFacts
 type sight struct {
 	*watcher
 	uuids once[string, string]
+	names once[string, string]
 	below once[string, []string]
 	parts once[string, volume.DeviceFacts]
 	stand once[place, bool]
@@ -170,6 +172,9 @@ type once[K comparable, T any] struct {
 	mu      sync.Mutex
 	answers map[K]func() T
 }
+
+// know takes note of an answer, so that nobody need ask.
+func (o *once[K, T]) know(key K, answer T) { o.ask(key, func() T { return answer }) }
 
 // ask gives the answer to the question of the key. Only the first do is called, and the others wait for it.
 func (o *once[K, T]) ask(key K, do func() T) T {
@@ -190,6 +195,11 @@ func (s *sight) uuid(name string) string {
 	return s.uuids.ask(name, func() string { return s.dm.uuid(name) })
 }
 
+// alias gives the device-mapper name.
+func (s *sight) alias(name string) string {
+	return s.names.ask(name, func() string { return s.dm.alias(name) })
+}
+
 func (s *sight) slaves(name string) []string {
 	return s.below.ask(name, func() []string { return s.dm.neighbours(name, "slaves") })
 }
@@ -206,6 +216,11 @@ func (s *sight) device(ctx context.Context, name string) volume.DeviceFacts {
 		return f
 	}
 	kernel := fmt.Sprintf("dm-%d", st.minor)
+	s.uuids.know(kernel, st.uuid)
+	s.names.know(kernel, name)
+	if !st.suspended {
+		s.stand.know(place{kernel, false}, false)
+	}
 	layers, disks := s.stack(kernel)
 	f := s.gather(ctx, layers, disks)
 	f.Active, f.Major, f.Minor, f.Open, f.UUID = true, st.major, st.minor, st.open, st.uuid
@@ -223,16 +238,15 @@ func (s *sight) group(ctx context.Context, g volume.Group) volume.DeviceFacts {
 			disks = append(disks, name)
 		}
 	}
-	for _, name := range s.dm.devices() {
-		uuid := s.uuid(name)
-		if !strings.HasPrefix(uuid, dmPrefix+strings.ReplaceAll(g.UUID, "-", "")) {
-			continue
-		}
-		if strings.HasSuffix(uuid, "-tpool") || len(s.slaves(name)) == 2 { // a thick snapshot lies on its origin and its store
+	names, err := ask.Ask(ctx, &s.open, "list of devices", s.dm.listed)
+	for alias, name := range names {
+		_, isSnapshot := names[alias+"-cow"] // a thick snapshot lies on its store (lvm2 lib/activate/dev_manager.c)
+		if (isSnapshot || strings.HasSuffix(alias, "-tpool")) && strings.HasPrefix(s.uuid(name), dmPrefix+strings.ReplaceAll(g.UUID, "-", "")) {
 			layers = append(layers, name)
 		}
 	}
 	f := s.gather(ctx, layers, disks)
+	fault(ctx, &f, "device-mapper", false, err)
 	f.Raids, f.Empty = nil, nil // of single volumes
 	return f
 }
@@ -268,9 +282,9 @@ func (w *watcher) disk(ctx context.Context, name string, suspended bool) (f volu
 	return f
 }
 
-func (w *watcher) layer(ctx context.Context, name string) (f volume.DeviceFacts) {
-	alias := w.dm.alias(name)
-	targets, err := ask.Ask(ctx, &w.open, "status of device "+alias, func() ([]target, error) { return w.dm.told(alias) })
+func (s *sight) layer(ctx context.Context, name string) (f volume.DeviceFacts) {
+	alias := s.alias(name)
+	targets, err := ask.Ask(ctx, &s.open, "status of device "+alias, func() ([]target, error) { return s.dm.told(alias) })
 	switch {
 	case errors.Is(err, volume.ErrNotFound): // it has gone meanwhile
 	case err == nil:
@@ -347,19 +361,21 @@ func (w *watcher) stands(ctx context.Context, name string, below bool) bool {
 
 // read reads the first block of a device.
 func (w *watcher) read(ctx context.Context, f *volume.DeviceFacts, name string, disk bool) {
-	if _, err := os.Stat(filepath.Join(w.dm.sys, "class/block", name)); errors.Is(err, fs.ErrNotExist) {
-		if disk {
-			f.Failed = append(f.Failed, volume.Fault{Device: name, Disk: true, Text: "the kernel has it no more"})
-		}
-		return
-	}
 	_, err := ask.Ask(ctx, &w.open, "read of device "+name, func() (struct{}, error) {
 		return openAndRead(filepath.Join(w.dm.dev, name), func(f io.ReaderAt) (none struct{}, err error) {
 			_, err = f.ReadAt(make([]byte, block), 0)
 			return none, err
 		})
 	})
-	if !errors.Is(err, fs.ErrNotExist) { // no node in /dev: nothing about the device
+	if err == nil {
+		return
+	}
+	_, gone := os.Stat(filepath.Join(w.dm.sys, "class/block", name))
+	switch {
+	case errors.Is(gone, fs.ErrNotExist) && disk:
+		f.Failed = append(f.Failed, volume.Fault{Device: name, Disk: true, Text: "the kernel has it no more"})
+	case errors.Is(gone, fs.ErrNotExist), errors.Is(err, fs.ErrNotExist): // no node in /dev tells nothing about the device
+	default:
 		fault(ctx, f, name, disk, err)
 	}
 }
@@ -416,15 +432,6 @@ func (d deviceMapper) nameOf(path string) string {
 	return filepath.Base(to)
 }
 
-// devices gives all device-mapper devices, as "dm-3".
-func (d deviceMapper) devices() (out []string) {
-	folders, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")) // the pattern is right
-	for _, f := range folders {
-		out = append(out, filepath.Base(f))
-	}
-	return out
-}
-
 // diskErrors remembers how many errors each disk had. The kernel counts them from its start (SCSI: ioerr_cnt), and counts
 // harmless ones too, so only a count that grows tells of something, and only for a while.
 type diskErrors struct {
@@ -450,12 +457,8 @@ func (e *diskErrors) recent(sys, name string) string {
 	if _, err := os.Stat(filepath.Join(path, "partition")); err == nil {
 		path = filepath.Dir(path)
 	}
-	text, err := os.ReadFile(filepath.Join(path, "device/ioerr_cnt"))
+	count, err := sysfs.Number(filepath.Join(path, "device/ioerr_cnt"))
 	if err != nil {
-		return ""
-	}
-	var count int64
-	if _, err := fmt.Sscan(string(text), &count); err != nil { // "0x1f"
 		return ""
 	}
 	e.mu.Lock()

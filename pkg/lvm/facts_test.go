@@ -65,7 +65,10 @@ func TestDeviceFacts(t *testing.T) {
 	}{
 		"well":       {func(*watcher, dmSys) {}, func(*volume.DeviceFacts) {}},
 		"disk short": {func(w *watcher, _ dmSys) { _ = os.Truncate(filepath.Join(w.dm.dev, "sda1"), 10) }, func(f *volume.DeviceFacts) { f.Failed = []volume.Fault{{Device: "sda1", Disk: true, Text: "EOF"}} }},
-		"disk gone": {func(_ *watcher, s dmSys) { _ = os.Remove(filepath.Join(s.sys, "class/block/dm-4")) }, func(f *volume.DeviceFacts) {
+		"disk gone": {func(w *watcher, s dmSys) {
+			_ = os.Remove(filepath.Join(s.sys, "class/block/dm-4"))
+			_ = os.Remove(filepath.Join(w.dm.dev, "dm-4")) // a node that is left would answer ENXIO
+		}, func(f *volume.DeviceFacts) {
 			f.Failed = []volume.Fault{{Device: "dm-4", Disk: true, Text: "the kernel has it no more"}}
 		}},
 		"no node":         {func(w *watcher, _ dmSys) { _ = os.Remove(filepath.Join(w.dm.dev, "sda1")) }, func(*volume.DeviceFacts) {}},
@@ -82,7 +85,7 @@ func TestDeviceFacts(t *testing.T) {
 			c.harm(w, s)
 			want := healthy
 			c.want(&want)
-			if got := (&sight{watcher: w}).device(t.Context(), "vg-lv"); fmt.Sprint(got) != fmt.Sprint(want) {
+			if got := (&sight{watcher: w}).device(t.Context(), "the-dm-1"); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 		})
@@ -108,7 +111,7 @@ func TestHungDevice(t *testing.T) {
 	}
 	for i := range 5 {
 		start := time.Now()
-		f := (&sight{watcher: w}).device(t.Context(), "vg-lv")
+		f := (&sight{watcher: w}).device(t.Context(), "the-dm-1")
 		if len(f.Hung) != 1 || f.Hung[0].Device != "the-dm-2" || !f.Hangs() || len(f.Failed) != 0 {
 			t.Errorf("got %+v", f)
 		}
@@ -120,7 +123,7 @@ func TestHungDevice(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	close(release)
-	for end := time.Now().Add(10 * time.Second); (&sight{watcher: w}).device(t.Context(), "vg-lv").Hangs(); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); (&sight{watcher: w}).device(t.Context(), "the-dm-1").Hangs(); <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it hangs no more, and that is not seen")
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 )
 
 // guests finds block devices that lie on volumes: what a volume's user made of his device, or what was made of it for
@@ -125,5 +127,5 @@ func (g guests) loopIsGuest(name string) (bool, error) {
 }
 
 func (g guests) attr(name, attr string) (string, error) {
-	return readAttr(filepath.Join(g.sys, "block", name, attr))
+	return sysfs.Read(filepath.Join(g.sys, "block", name, attr))
 }

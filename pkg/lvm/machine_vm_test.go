@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
 )
@@ -62,7 +63,7 @@ func newMachine(t testing.TB) *machine {
 	m := &machine{groups: map[string][]string{}, slots: map[string]slot{}}
 	disks, _ := filepath.Glob("/sys/block/vd?")
 	for _, d := range disks {
-		sectors, err := number(filepath.Join(d, "size"))
+		sectors, err := sysfs.Number(filepath.Join(d, "size"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -164,7 +165,7 @@ func (d deviceMapper) allSuspended() ([]string, error) {
 // isSuspended asks sysfs, which says what DM_DEV_STATUS says (dm_attr_suspended_show in linux/drivers/md/dm-sysfs.c), and
 // touches no device. What is no device-mapper device, or is gone by now, is not.
 func (d deviceMapper) isSuspended(name string) (bool, error) {
-	n, err := number(filepath.Join(d.sys, "block", name, "dm/suspended"))
+	n, err := sysfs.Number(filepath.Join(d.sys, "block", name, "dm/suspended"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -190,7 +191,7 @@ func (d deviceMapper) uuid(name string) string  { return d.attr(name, "dm/uuid")
 func (d deviceMapper) alias(name string) string { return d.attr(name, "dm/name") }
 
 func (d deviceMapper) attr(name, attr string) string {
-	text, _ := readAttr(filepath.Join(d.sys, "block", name, attr))
+	text, _ := sysfs.Read(filepath.Join(d.sys, "block", name, attr))
 	return text
 }
 

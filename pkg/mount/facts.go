@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -24,7 +25,7 @@ func (h *Host) FilesystemFacts(ctx context.Context, m volume.Mount) volume.Files
 	device := h.kernelName(devno{m.Major, m.Minor})
 	switch volume.FS(m.FS) {
 	case volume.Ext4: // Documentation/ABI/testing/sysfs-fs-ext4; they stand in the superblock until e2fsck takes them away
-		f.Errors, _ = readNumber(filepath.Join(h.sys, "fs/ext4", device, "errors_count"))
+		f.Errors, _ = sysfs.Number(filepath.Join(h.sys, "fs/ext4", device, "errors_count"))
 	case volume.Btrfs:
 		f.Errors, f.Damages = h.btrfsErrors(device)
 	}
@@ -35,7 +36,7 @@ func (h *Host) FilesystemFacts(ctx context.Context, m volume.Mount) volume.Files
 	}
 	key := fmt.Sprintf("file system of device %d:%d at %s", m.Major, m.Minor, m.Target)
 	stopped, err := ask.Ask(ctx, &h.open, key, func() (bool, error) {
-		return m.FS == string(volume.Ext4) && h.ext4Stopped(device, m.Options), lookInto(m.Target)
+		return f.Errors != 0 && m.FS == string(volume.Ext4) && h.ext4Stopped(device, m.Options), lookInto(m.Target)
 	})
 	f.ReadOnly = f.ReadOnly || stopped
 	switch {
@@ -53,12 +54,12 @@ func (h *Host) FilesystemFacts(ctx context.Context, m volume.Mount) volume.Files
 // that of an aborted journal does in any case.
 func (h *Host) ext4Stopped(device string, options []string) bool {
 	at := filepath.Join(h.sys, "fs/ext4", device)
-	last, err := readNumber(filepath.Join(at, "last_error_time"))
+	last, err := sysfs.Number(filepath.Join(at, "last_error_time"))
 	if err != nil || last == 0 {
 		return false
 	}
-	who, _ := os.ReadFile(filepath.Join(at, "last_error_func"))
-	if strings.TrimSpace(string(who)) != "ext4_journal_check_start" && !slices.Contains(options, "errors=remount-ro") {
+	who, _ := sysfs.Read(filepath.Join(at, "last_error_func"))
+	if who != "ext4_journal_check_start" && !slices.Contains(options, "errors=remount-ro") {
 		return false
 	}
 	super := make([]byte, ext4SuperBytes)
@@ -137,12 +138,4 @@ func (h *Host) btrfsErrors(device string) (all, damages int64) {
 		_ = f.Close()
 	}
 	return all, damages
-}
-
-func readNumber(path string) (n int64, err error) {
-	b, err := os.ReadFile(path)
-	if err == nil {
-		_, err = fmt.Sscan(string(b), &n)
-	}
-	return n, err
 }

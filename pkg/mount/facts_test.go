@@ -64,7 +64,7 @@ func TestStoppedExt4(t *testing.T) {
 	} {
 		h, _, sys := fakeHost(t, "")
 		h.dev = t.TempDir()
-		write(t, sys, map[string]string{"devices/dm-1/x": "", "dev/block/x": "", "fs/ext4/dm-1/last_error_time": c.when + "\n", "fs/ext4/dm-1/last_error_func": c.who + "\n"})
+		write(t, sys, map[string]string{"devices/dm-1/x": "", "dev/block/x": "", "fs/ext4/dm-1/errors_count": "1\n", "fs/ext4/dm-1/last_error_time": c.when + "\n", "fs/ext4/dm-1/last_error_func": c.who + "\n"})
 		write(t, h.dev, map[string]string{"dm-1": string(super)})
 		if err := os.Symlink("../../devices/dm-1", filepath.Join(sys, "dev/block/253:1")); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -247,8 +248,8 @@ func (s *search) deviceHolders() {
 	entries, _ := os.ReadDir(filepath.Join(s.host.sys, "dev/block", s.dev.String(), "holders")) // none is no holder
 	for _, e := range entries {
 		command := "device " + e.Name()
-		if b, err := os.ReadFile(filepath.Join(s.host.sys, "class/block", e.Name(), "dm/name")); err == nil {
-			command += " (" + strings.TrimSpace(string(b)) + ")"
+		if name, err := sysfs.Read(filepath.Join(s.host.sys, "class/block", e.Name(), "dm/name")); err == nil {
+			command += " (" + name + ")"
 		}
 		s.add(elsewhere, volume.Holder{Command: command, Via: "lies on the device"})
 	}
@@ -258,11 +259,10 @@ func (s *search) loopDevices() {
 	found, _ := filepath.Glob(filepath.Join(s.host.sys, "class/block/loop*/loop/backing_file")) // the pattern is right
 	for _, file := range found {
 		name := filepath.Base(filepath.Dir(filepath.Dir(file)))
-		b, err := os.ReadFile(file)
+		backing, err := sysfs.Read(file)
 		if err != nil {
 			continue
 		}
-		backing := strings.TrimSuffix(string(b), "\n")
 		if s.backs(name, backing) {
 			s.add(s.byPath(backing), volume.Holder{Command: "loop device /dev/" + name, Via: "backed by " + backing})
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -114,13 +115,9 @@ func openDevice(d volume.Device) (*os.File, error) {
 
 // blockAttr reads a number from the folder of a block device in sysfs.
 func (h *Host) blockAttr(n devno, name string) (int64, error) {
-	b, err := os.ReadFile(filepath.Join(h.sys, "dev/block", n.String(), name))
+	v, err := sysfs.Number(filepath.Join(h.sys, "dev/block", n.String(), name))
 	if err != nil {
 		return 0, fmt.Errorf("device %s: %w", n, err)
-	}
-	v, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("device %s: %s: %w", n, name, err)
 	}
 	return v, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
@@ -194,11 +195,11 @@ func (t *translator) node(r *mountinfo.Info) (devno, bool) {
 
 // byName gives the device with the kernel's name, such as dm-3.
 func (h *Host) byName(name string) (devno, bool) {
-	b, err := os.ReadFile(filepath.Join(h.sys, "class/block", name, "dev"))
+	text, err := sysfs.Read(filepath.Join(h.sys, "class/block", name, "dev"))
 	if err != nil {
 		return devno{}, false
 	}
-	n, err := parseDevno(string(b))
+	n, err := parseDevno(text)
 	return n, err == nil
 }
 
@@ -238,7 +239,7 @@ func (h *Host) deviceOfPath(path string) (devno, bool) {
 	}
 	found, _ := filepath.Glob(filepath.Join(h.sys, "class/block/dm-*/dm/name")) // the pattern is right
 	for _, f := range found {
-		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == name {
+		if is, err := sysfs.Read(f); err == nil && is == name {
 			return h.byName(filepath.Base(filepath.Dir(filepath.Dir(f))))
 		}
 	}

@@ -3,7 +3,7 @@
 package run
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/effect"
@@ -160,13 +161,14 @@ func (l *Local) Write(ctx context.Context, name string, args ...string) (res Res
 
 func (l *Local) run(ctx context.Context, killable bool, name string, args []string) (Result, error) {
 	cmd := l.command(ctx, killable, name, args)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var res Result
 	start := time.Now()
-	err := cmd.Run()
+	err := printed(func(stdout, stderr *os.File) error {
+		cmd.Stdout, cmd.Stderr = stdout, stderr
+		return cmd.Run()
+	}, &res.Stdout, &res.Stderr)
 	l.ended(name, args, start, err)
-	told := tell(ctx, cmd, start, err, stderr.String())
-	res := Result{Stdout: stdout.String(), Stderr: stderr.String()}
+	told := tell(ctx, cmd, start, err, res.Stderr)
 	if err == nil {
 		return res, nil
 	}
@@ -175,6 +177,38 @@ func (l *Local) run(ctx context.Context, killable bool, name string, args []stri
 	}
 	told.Stdout = res.Stdout
 	return res, told
+}
+
+// printed runs do with two files in memory, and gives what was written to them. A pipe instead would wake this process at each line, of which
+// LVM prints a thousand in as many writes; and a child that a program leaves behind could keep a pipe open.
+func printed(do func(stdout, stderr *os.File) error, out, warned *string) error {
+	files, texts := [2]*os.File{}, [2]*string{out, warned}
+	for i := range files {
+		fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("memfd_create for the output: %w", err)
+		}
+		files[i] = os.NewFile(uintptr(fd), "output")
+		defer files[i].Close() //nolint:errcheck // it is in memory
+	}
+	err := do(files[0], files[1])
+	for i, f := range files {
+		text, reading := writtenTo(f)
+		*texts[i], err = text, cmp.Or(err, reading)
+	}
+	return err
+}
+
+// writtenTo gives what is in the file now; a child may go on writing.
+func writtenTo(f *os.File) (string, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	text.Grow(int(info.Size()))
+	_, err = io.Copy(&text, io.NewSectionReader(f, 0, info.Size()))
+	return text.String(), err
 }
 
 // Stream implements Streamer.
