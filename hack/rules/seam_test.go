@@ -48,6 +48,7 @@ var unseamed = map[string]string{
 	"pkg/copy newBuffers":    "memory of the process",
 	"pkg/copy free":          "as newBuffers",
 	"pkg/lvm ioctl":          "ioctls that ask; and messages to targets, which pass the seam where they are sent",
+	"pkg/lvm descriptor":     "opens the node through which ioctl asks",
 	"pkg/mount ioctlAsk":     "ioctls that ask",
 }
 
