@@ -83,7 +83,7 @@ func (b *bench) look(ctx context.Context) (*Facts, error) {
 	c := status.New(status.Sources{
 		Node: "node-1", Owner: owner, KubeletDir: b.where.KubeletDir, LVM: b.tools.LVM,
 		Health: health.New(b.tools.LVM, b.tools.Mounts, b.tools.Paths.Resolve), Mounts: b.tools.Mounts.List, Resolve: b.tools.Paths.Resolve,
-		Usage: b.tools.Filesystems.Usage, Holders: b.tools.Mounts.Holders,
+		Holders: b.tools.Mounts.Holders,
 		Journal: func() ([]journal.Record, []string, error) { return nil, nil, nil },
 		Live:    func(context.Context) (*status.Live, error) { return &status.Live{Version: "v1"}, nil },
 	})

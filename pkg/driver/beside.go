@@ -74,7 +74,7 @@ func Sources(cfg Config, b Backend, live func(context.Context) (*status.Live, er
 func sources(cfg Config, node string, b Backend, check *health.Checker) status.Sources {
 	return status.Sources{
 		Node: node, Owner: cfg.DriverName, KubeletDir: cfg.KubeletDir,
-		LVM: b.LVM, Health: check, Mounts: b.Mounts.List, Resolve: b.Paths.Resolve, Usage: b.Filesystems.Usage,
+		LVM: b.LVM, Health: check, Mounts: b.Mounts.List, Resolve: b.Paths.Resolve,
 	}
 }
 

@@ -157,6 +157,7 @@ func (c *Mounts) FilesystemFacts(_ context.Context, m volume.Mount) volume.Files
 	var f volume.FilesystemFacts
 	if v := c.byMinor(m.Minor); v != nil && m.Major == dmMajor && v.disk.fs != nil {
 		f = v.disk.fs.sick.Filesystem
+		f.Usage = v.disk.fs.usage()
 	}
 	f.Mount, f.ReadOnly = m, m.Forced
 	return f

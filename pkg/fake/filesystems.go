@@ -259,11 +259,15 @@ func (c *Filesystems) Usage(_ context.Context, path string, block bool) (volume.
 		}
 		return volume.Usage{Bytes: v.deviceBytes()}, nil
 	}
-	u := volume.Usage{Bytes: place.mount.fs.bytes, Inodes: 65536}
-	place.mount.fs.root.visit("", func(_ string, n *inode) {
+	return place.mount.fs.usage(), nil
+}
+
+func (f *filesystem) usage() volume.Usage {
+	u := volume.Usage{Bytes: f.bytes, Inodes: 65536}
+	f.root.visit("", func(_ string, n *inode) {
 		u.UsedBytes += int64(len(n.data))
 		u.UsedInodes++
 	})
 	u.AvailableBytes, u.AvailableInodes = u.Bytes-u.UsedBytes, u.Inodes-u.UsedInodes
-	return u, nil
+	return u
 }

@@ -67,19 +67,19 @@ func (c *Checker) table(ctx context.Context) ([]volume.Mount, error) {
 }
 
 // volume judges a volume; at are the topmost mounts at the paths where it should be.
-func (c *Checker) volume(ctx context.Context, facts factsOf, r volume.Ref, mounts mounts, at []volume.Mount) (volume.Facts, []Condition, error) {
+func (c *Checker) volume(ctx context.Context, facts factsOf, r volume.Ref, mounts mounts, at []volume.Mount) (Seen, []Condition, error) {
 	f, err := facts(ctx, r)
 	if errors.Is(err, volume.ErrNotFound) && slices.ContainsFunc(at, c.host.DeviceGone) {
-		f = volume.Facts{Ref: r, Gone: true}
-		return f, OfVolume(Seen{Facts: f}), nil // a block volume keeps its target, not its device
-	}
-	if err != nil {
-		return f, nil, err
+		s := Seen{Facts: volume.Facts{Ref: r, Gone: true}}
+		return s, OfVolume(s), nil // a block volume keeps its target, not its device
 	}
 	s := Seen{Facts: f}
+	if err != nil {
+		return s, nil, err
+	}
 	own := device{f.Major, f.Minor}
 	if f.Gone && f.Open == 0 && !(f.Active && mounts.any[own]) {
-		return f, nil, fmt.Errorf("%w: there is no logical volume %s, and nobody uses the device that is left of it", volume.ErrNotFound, f.Ref)
+		return s, nil, fmt.Errorf("%w: there is no logical volume %s, and nobody uses the device that is left of it", volume.ErrNotFound, f.Ref)
 	}
 	if !f.Hangs() {
 		s.Strangers = slices.DeleteFunc(at, func(m volume.Mount) bool { return f.Active && deviceOf(m) == own })
@@ -87,7 +87,7 @@ func (c *Checker) volume(ctx context.Context, facts factsOf, r volume.Ref, mount
 			s.Filesystems = append(s.Filesystems, c.host.FilesystemFacts(ctx, m))
 		}
 	}
-	return f, OfVolume(s), ctx.Err()
+	return s, OfVolume(s), ctx.Err()
 }
 
 // topmost gives the topmost mounts at the paths.
@@ -176,7 +176,7 @@ func (c *Checker) List(ctx context.Context, kind volume.Kind) ([]Ill, error) {
 // Exam is what was found out about one volume.
 type Exam struct {
 	LV         volume.LV
-	Facts      volume.Facts
+	Seen       Seen
 	Conditions []Condition // none: it is well
 	Err        error       // why nothing was found out; ErrNotFound: it is no more
 }
@@ -188,7 +188,7 @@ func (c *Checker) Examine(ctx context.Context, lvs []volume.LV, table []volume.M
 		out[i].LV = lv
 	}
 	facts, mounts := c.lvm.Look(), mountsOf(table)
-	ask.EachOf(out, atOnce, func(e *Exam) { e.Facts, e.Conditions, e.Err = c.volume(ctx, facts, e.LV.Ref, mounts, nil) })
+	ask.EachOf(out, atOnce, func(e *Exam) { e.Seen, e.Conditions, e.Err = c.volume(ctx, facts, e.LV.Ref, mounts, nil) })
 	return out
 }
 

@@ -59,7 +59,7 @@ func (g guests) isGuest(name string, depth int) (bool, error) {
 	case !strings.HasPrefix(name, "dm-") && !strings.HasPrefix(name, "md"):
 		return false, nil
 	}
-	if lv, _, err := g.logicalVolume(name); err != nil || lv {
+	if lv, err := g.isLogicalVolume(name); err != nil || lv {
 		return false, err // a logical volume is hidden by scan_lvs=0, and need not be
 	}
 	slaves, err := os.ReadDir(filepath.Join(g.sys, "block", name, "slaves"))
@@ -67,7 +67,7 @@ func (g guests) isGuest(name string, depth int) (bool, error) {
 		return false, err
 	}
 	for _, s := range slaves {
-		if lv, ours, err := g.logicalVolume(s.Name()); err == nil && lv && ours {
+		if ours, err := g.isOurs(s.Name()); err == nil && ours {
 			return true, nil
 		}
 		if is, err := g.isGuest(s.Name(), depth+1); err == nil && is {
@@ -77,17 +77,21 @@ func (g guests) isGuest(name string, depth int) (bool, error) {
 	return false, nil
 }
 
-// logicalVolume reports whether the device is a logical volume, and whether its group is one of ours.
-func (g guests) logicalVolume(name string) (lv, ours bool, err error) {
+func (g guests) isLogicalVolume(name string) (bool, error) {
 	uuid, err := g.attr(name, "dm/uuid")
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, false, nil // no device-mapper device
+		return false, nil // no device-mapper device
 	}
-	if err != nil || !strings.HasPrefix(uuid, dmPrefix) {
-		return false, false, err
+	return strings.HasPrefix(uuid, dmPrefix), err
+}
+
+// isOurs reports whether the device is a logical volume of one of our groups.
+func (g guests) isOurs(name string) (bool, error) {
+	if lv, err := g.isLogicalVolume(name); err != nil || !lv {
+		return false, err
 	}
 	dmName, err := g.attr(name, "dm/name")
-	return true, g.ours(groupOfDMName(dmName)), err
+	return g.ours(groupOfDMName(dmName)), err
 }
 
 // groupOfDMName takes the group from a device-mapper name, in which each "-" of the names is doubled.
@@ -122,8 +126,7 @@ func (g guests) loopIsGuest(name string) (bool, error) {
 	if err != nil {
 		return false, nil
 	}
-	lv, ours, err := g.logicalVolume(filepath.Base(link))
-	return lv && ours, err
+	return g.isOurs(filepath.Base(link))
 }
 
 func (g guests) attr(name, attr string) (string, error) {

@@ -35,10 +35,16 @@ func (h *Host) FilesystemFacts(ctx context.Context, m volume.Mount) volume.Files
 		f.ShutDown = "mount option shutdown"
 	}
 	key := fmt.Sprintf("file system of device %d:%d at %s", m.Major, m.Minor, m.Target)
-	stopped, err := ask.Ask(ctx, &h.open, key, func() (bool, error) {
-		return f.Errors != 0 && m.FS == string(volume.Ext4) && h.ext4Stopped(device, m.Options), lookInto(m.Target)
+	type answer struct {
+		stopped bool
+		usage   volume.Usage
+	}
+	a, err := ask.Ask(ctx, &h.open, key, func() (a answer, err error) {
+		a.stopped = f.Errors != 0 && m.FS == string(volume.Ext4) && h.ext4Stopped(device, m.Options)
+		a.usage, err = lookInto(m.Target)
+		return a, err
 	})
-	f.ReadOnly = f.ReadOnly || stopped
+	f.ReadOnly, f.Usage = f.ReadOnly || a.stopped, a.usage
 	switch {
 	case errors.Is(err, ask.ErrHung):
 		f.Hung = true
@@ -82,21 +88,21 @@ const (
 )
 
 // lookInto opens a folder, and asks how full its file system is, which some answer only while they are well.
-func lookInto(path string) error {
+func lookInto(path string) (volume.Usage, error) {
 	var fd int
 	err := retry(func() (err error) {
 		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
+		return volume.Usage{}, fmt.Errorf("open %s: %w", path, err)
 	}
 	_ = unix.Close(fd)
-	var st unix.Statfs_t
-	if err := retry(func() error { return unix.Statfs(path, &st) }); err != nil {
-		return fmt.Errorf("statfs of %s: %w", path, err)
+	u, err := statUsage(path)
+	if err != nil {
+		return u, fmt.Errorf("statfs of %s: %w", path, err)
 	}
-	return nil
+	return u, nil
 }
 
 // DeviceGone reports whether a mounted device is no more: a block volume shows a device node, which keeps no device.

@@ -25,7 +25,6 @@ type Sources struct {
 	Health     Examiner
 	Mounts     func(ctx context.Context) ([]volume.Mount, error)
 	Resolve    func(path string) (string, error)
-	Usage      func(ctx context.Context, path string, block bool) (volume.Usage, error)
 	Journal    func() (records []journal.Record, problems []string, err error)
 	Live       func(ctx context.Context) (*Live, error)
 	// Holders finds who keeps a device in use. Nil: nobody is looked for, since it takes its time.
@@ -52,12 +51,8 @@ type Collector struct {
 // New gives a Collector. Nothing is asked yet.
 func New(s Sources) *Collector { return &Collector{from: s} }
 
-// Bounds of one report.
-const (
-	usedAtOnce = 16
-	// mostSearched is of how many pending teardowns the holders are looked for: each search may take two seconds.
-	mostSearched = 8
-)
+// mostSearched is of how many pending teardowns the holders are looked for: each search may take two seconds.
+const mostSearched = 8
 
 // Collect asks everybody. It does not hang: each question has a bound (pkg/ask), and what was not answered is in Unknown. It changes
 // nothing.
@@ -171,13 +166,6 @@ func (c *Collector) volumes(ctx context.Context, r *Report, lvs []volume.LV, all
 		v.Boundary = boundary(v, intents[v.Ref()])
 		r.Volumes = append(r.Volumes, v)
 	}
-	var used []*Volume
-	for i := range r.Volumes {
-		if v := &r.Volumes[i]; v.FS != "" && !v.Suspended {
-			used = append(used, v)
-		}
-	}
-	ask.Each(used, usedAtOnce, func(v *Volume) { c.usage(ctx, v) })
 }
 
 // kubelet gives kubelet's folder as the mount table shows it.
@@ -189,7 +177,7 @@ func (c *Collector) kubelet() string {
 }
 
 func (c *Collector) volume(e health.Exam) Volume {
-	lv, f := e.LV, e.Facts
+	lv, f := e.LV, e.Seen.Facts
 	v := Volume{
 		ID: ID(c.from.Node, lv), Name: lv.Name(), Kind: lv.Tags.Kind, VG: lv.VG, LV: lv.LV, UUID: lv.UUID, SizeBytes: lv.SizeBytes,
 		Type: cmp.Or(string(lv.Type), "other"), Pool: lv.Pool, Origin: lv.Origin, State: lv.Tags.State, Partial: lv.Partial, PodUID: lv.Tags.PodUID,
@@ -200,6 +188,11 @@ func (c *Collector) volume(e health.Exam) Volume {
 	}
 	if f.Active {
 		v.Device = Number(f.Major, f.Minor)
+	}
+	for _, fs := range e.Seen.Filesystems {
+		if u := fs.Usage; u.Bytes != 0 {
+			v.UsedBytes, v.FSBytes = &u.UsedBytes, &u.Bytes
+		}
 	}
 	v.Sync = sync(f.Raids)
 	if e.Err != nil {
@@ -278,20 +271,6 @@ func boundary(v Volume, intent journal.Intent) Boundary {
 		return Staged
 	}
 	return Provisioned
-}
-
-// usage asks the file system by one of its mounts; a target first, since it may be mounted there only.
-func (c *Collector) usage(ctx context.Context, v *Volume) {
-	at := v.Mounts[0]
-	for _, m := range v.Mounts {
-		if m.Role == TargetRole {
-			at = m
-		}
-	}
-	u, err := ask.Ask(ctx, &c.open, "usage of "+at.Path, func() (volume.Usage, error) { return c.from.Usage(context.WithoutCancel(ctx), at.Path, false) })
-	if err == nil {
-		v.UsedBytes, v.FSBytes = &u.UsedBytes, &u.Bytes
-	}
 }
 
 // holders looks for who keeps pending teardowns from ending.

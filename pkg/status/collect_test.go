@@ -37,7 +37,6 @@ func (b *bench) sources() Sources {
 	return Sources{
 		Node: "node-1", Owner: owner, KubeletDir: "/var/lib/kubelet", LVM: b.tools.LVM,
 		Health: health.New(b.tools.LVM, b.tools.Mounts, b.tools.Paths.Resolve), Mounts: b.tools.Mounts.List, Resolve: b.tools.Paths.Resolve,
-		Usage:   b.tools.Filesystems.Usage,
 		Journal: func() ([]journal.Record, []string, error) { return b.records, []string{"torn"}, nil },
 		Live: func(context.Context) (*Live, error) {
 			if b.live == nil {

@@ -78,6 +78,7 @@ type FilesystemFacts struct {
 	ShutDown string // why its root folder cannot be opened; "": it can
 	Errors   int64  // recorded on the disk
 	Damages  int64  // of these, blocks whose checksum or generation was wrong
+	Usage    Usage  // zero where it cannot be told
 }
 
 // StorageFacts is what is known of the health of the driver's volume groups.
