@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -45,17 +46,27 @@ func (o *Open) bound() time.Duration {
 func Ask[T any](ctx context.Context, o *Open, key string, do func() (T, error)) (T, error) {
 	var none T
 	q := o.join(key, func() (any, error) { return do() })
+	runtime.Gosched() // most answers come at once, and then no timer is needed
+	select {
+	case <-q.done:
+		return answered[T](q)
+	default:
+	}
 	limit := time.NewTimer(time.Until(q.since.Add(o.bound())))
 	defer limit.Stop()
 	select {
 	case <-q.done:
+		return answered[T](q)
 	case <-limit.C:
 		return none, fmt.Errorf("%s: %w (%s)", key, ErrHung, o.bound())
 	case <-ctx.Done():
 		return none, fmt.Errorf("%s: %w", key, ctx.Err())
 	}
+}
+
+func answered[T any](q *question) (answer T, err error) {
 	if q.err != nil {
-		return none, q.err
+		return answer, q.err
 	}
 	return q.answer.(T), nil
 }
