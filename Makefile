@@ -206,7 +206,8 @@ e2e: ## the driver in a real cluster: kubelet, scheduler, containerd, sidecars (
 e2ecore: E2E = $(e2e_core)
 e2ecore: e2e ## the part of e2e that CI runs
 
-bench: build ## measure the driver against the bare tools in the machine (BENCH=regexp BENCH_TIME=20x BENCH_COUNT=n)
+bench: build ## measure the driver against the bare tools in the machine (BENCH=regexp BENCH_TIME=20x BENCH_COUNT=n; without KVM better VM_ACCEL=uml)
+	@$(if $(filter uml,$(VM_ACCEL)),hack/setup uml)
 	@$(step) bench env $(vm_test) -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -count $(BENCH_COUNT) ./sanity
 
 shell: export TYPED = $(call typed,CMD)
