@@ -158,9 +158,13 @@ func (w Where) wantedIn(folder string) (n Wanted, ok bool) {
 	return Wanted{Handle: data.Handle, Written: written}, true
 }
 
-// readFile gives what a small file holds, and when it was written. It makes do with few system calls, since there may be thousands of files.
+// mostBytes is far more than kubelet writes into a file about a volume.
+const mostBytes = 64 << 10
+
+// readFile gives what a small file holds, at most mostBytes of it, and when it was written. It makes do with few system calls, since there may
+// be thousands of files, and does not wait at one that is a pipe.
 func readFile(path string) (text []byte, written time.Time, err error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, time.Time{}, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -169,7 +173,7 @@ func readFile(path string) (text []byte, written time.Time, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, time.Time{}, &fs.PathError{Op: "fstat", Path: path, Err: err}
 	}
-	text = make([]byte, st.Size)
+	text = make([]byte, min(st.Size, mostBytes))
 	n, err := unix.Read(fd, text)
 	if err != nil {
 		return nil, time.Time{}, &fs.PathError{Op: "read", Path: path, Err: err}

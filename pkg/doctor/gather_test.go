@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/fake"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/health"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/journal"
@@ -304,6 +306,34 @@ func TestAskCluster(t *testing.T) {
 		}
 		if _, err := AskCluster(t.Context(), broken, "", owner, "node-1"); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v", part, err)
+		}
+	}
+}
+
+// Whatever somebody has put in the place of one of kubelet's files, it is neither waited for nor taken whole.
+func TestReadFile(t *testing.T) {
+	folder := t.TempDir()
+	at := func(name string) string { return filepath.Join(folder, name) }
+	for _, err := range []error{
+		os.WriteFile(at("small"), []byte("{}"), 0o600), os.WriteFile(at("huge"), make([]byte, 10*mostBytes), 0o600),
+		os.Chtimes(at("small"), time.Unix(1e9, 0), time.Unix(1e9, 0)), unix.Mkfifo(at("pipe"), 0o600), os.Symlink("loop", at("loop")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, written, err := readFile(at("small"))
+	if string(text) != "{}" || !written.Equal(time.Unix(1e9, 0)) || err != nil {
+		t.Errorf("small: %q, %v, %v", text, written, err)
+	}
+	for name, most := range map[string]int{"huge": mostBytes, "pipe": 0} {
+		if text, _, err := readFile(at(name)); len(text) > most || err != nil {
+			t.Errorf("%s: %d bytes, %v", name, len(text), err)
+		}
+	}
+	for _, name := range []string{"none", "loop", "."} {
+		if text, _, err := readFile(at(name)); err == nil {
+			t.Errorf("%s: %q", name, text)
 		}
 	}
 }

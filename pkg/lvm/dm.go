@@ -165,10 +165,10 @@ func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 func (d deviceMapper) askNames() (map[string]string, error) {
 	for bytes := 64 << 10; ; bytes *= 4 {
 		buf, err := d.ioctl(dmListDevices, dmTarget{}, 0, make([]byte, bytes))
-		if some, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")); err != nil && len(some) == 0 { // the pattern is right
-			return nil, nil
-		}
 		if err != nil {
+			if some, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")); len(some) == 0 { // the pattern is right
+				return nil, nil //nolint:nilerr // there is nothing to list
+			}
 			return nil, fmt.Errorf("DM_LIST_DEVICES: %w", err)
 		}
 		if binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag == 0 {
