@@ -27,7 +27,7 @@ type faults struct {
 	die func() // called once, when an armed kill is due
 
 	mu    sync.Mutex
-	dead  bool
+	dead  chan struct{} // nil: it lives; closed when it is dead and its clients are cut off
 	armed contract.Fault
 	seen  []effect.Effect
 }
@@ -68,10 +68,12 @@ func (f *faults) seam(_ context.Context, e effect.Effect, do func() error) error
 // begin counts an effect, and tells what it meets. Nothing begins any more once the driver is dead.
 func (f *faults) begin(e effect.Effect) (contract.FaultKind, syscall.Errno, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.dead {
+	if dead := f.dead; dead != nil {
+		f.mu.Unlock()
+		<-dead
 		return "", 0, errDead
 	}
+	defer f.mu.Unlock()
 	f.seen = append(f.seen, e)
 	named := slices.Contains(strings.Fields(f.armed.Each), contract.EffectName(e))
 	below := f.armed.Each != "" && strings.HasPrefix(e.Detail+"/", f.armed.Each+"/")
@@ -83,18 +85,25 @@ func (f *faults) begin(e effect.Effect) (contract.FaultKind, syscall.Errno, erro
 
 func (f *faults) kill() {
 	f.mu.Lock()
-	already := f.dead
-	f.dead = true
+	already, dead := f.dead, make(chan struct{})
+	if already == nil {
+		f.dead = dead
+	}
 	f.mu.Unlock()
-	if !already && f.die != nil {
+	if already != nil {
+		<-already
+		return
+	}
+	if f.die != nil {
 		f.die()
 	}
+	close(dead)
 }
 
 func (f *faults) isDead() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.dead
+	return f.dead != nil
 }
 
 func (f *faults) arm(fault contract.Fault) {

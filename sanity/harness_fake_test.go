@@ -93,8 +93,15 @@ func newFakeHarness(t *testing.T) contract.Harness {
 			p.kill()
 			p.wait(t)
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
+		for end := time.Now().Add(bound); ; <-time.After(time.Millisecond) { // what was under way when the driver was killed may still write
+			err := os.RemoveAll(dir)
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Error(err)
+				return
+			}
 		}
 	})
 	return h
