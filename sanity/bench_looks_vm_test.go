@@ -23,10 +23,10 @@ const (
 	looksGoal  = 2 * time.Second
 	scrapeGoal = 50 * time.Millisecond
 	restGoal   = time.Second // of processor time, each minute
-	// Where the processor is emulated, seconds tell of the emulator. There the measure is what the one command takes of it that an operator would
-	// give instead, in turn with ours: lvs, which tells a part of what they do. The pause between looks is two minutes at most, so there, where
-	// a look takes that long, the driver rests less.
-	looksOfLVS  = 4
+	// Where the processor is emulated, seconds tell of the emulator, and in user-mode Linux of its dear system calls. There the measure is what the
+	// one command takes of the processors that an operator would give instead, in turn with ours: lvs, which tells a part of what they do. The pause
+	// between looks is two minutes at most, so there, where a look takes that long, the driver rests less.
+	looksOfLVS  = 3
 	scrapeOfLVS = 0.1
 	restOfLVS   = 4
 	looksTimes  = 3
@@ -141,7 +141,7 @@ func (m *benchMachine) looks(b *testing.B) (lvs spent) {
 	return lvs
 }
 
-// within wants something to take no longer than the goal; in an emulated machine, not more of the processors than so many times lvs.
+// within wants something to take no longer than the goal; without KVM, not more of the processors than so many times lvs.
 func within(b *testing.B, what string, is, goal, lvs time.Duration, ofLVS float64) {
 	b.Helper()
 	if isEmulated() {
