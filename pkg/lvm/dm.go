@@ -167,7 +167,7 @@ func (d deviceMapper) askNames() (map[string]string, error) {
 		buf, err := d.ioctl(dmListDevices, dmTarget{}, 0, make([]byte, bytes))
 		if err != nil {
 			if some, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")); len(some) == 0 { // the pattern is right
-				return nil, nil //nolint:nilerr // there is nothing to list
+				return nil, nil // there is nothing to list
 			}
 			return nil, fmt.Errorf("DM_LIST_DEVICES: %w", err)
 		}
