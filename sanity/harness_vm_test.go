@@ -202,7 +202,7 @@ func dmNames() (names []string) {
 
 func (h *realHarness) makeGroup(t *testing.T) {
 	t.Helper()
-	disks, _ := filepath.Glob("/sys/block/vd?")
+	disks, _ := filepath.Glob("/sys/block/[uv]*d?") // vda, or ubda in user-mode Linux
 	for _, d := range disks {
 		text, err := os.ReadFile(filepath.Join(d, "size"))
 		must(t, err)

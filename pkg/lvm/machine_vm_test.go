@@ -61,7 +61,7 @@ var _ contract.LVMMachine = (*machine)(nil)
 func newMachine(t testing.TB) *machine {
 	t.Helper()
 	m := &machine{groups: map[string][]string{}, slots: map[string]slot{}}
-	disks, _ := filepath.Glob("/sys/block/vd?")
+	disks, _ := filepath.Glob("/sys/block/[uv]*d?") // vda, or ubda in user-mode Linux
 	for _, d := range disks {
 		sectors, err := sysfs.Number(filepath.Join(d, "size"))
 		if err != nil {
