@@ -171,6 +171,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"driver.volumeGroup=data", "driver.volumeGroups={}", "driver.volumeGroups={a b}", "driver.lvmExec=chroot", "driver.thinOvercommit=0.5", "driver.attach=maybe",
 		"driver.stateDir=relative", "kubeletDir=/var/lib/kubelet/", "kubeletDir=/var/lib:/kubelet", "driver.stateDir=/var/lib/x:", "driver.orphanGrace=10", "driver.name=A_b", "driver.extraArgs={serve}",
 		"node.terminationGracePeriodSeconds=10", "node.updateStrategy.rollingUpdate.maxSurge=1", "image.digest=latest", "storageClasses[0].parameters.type=thin", "snapshots.classes[0].name=A B", "uniqueHandles.actions={Refuse}", "uniqueHandles.actions={Deny,Warn}", "no=1",
+		`node.podLabels.app\.kubernetes\.io/component=x`, `controller.podLabels.app\.kubernetes\.io/name=x`,
 	} {
 		if _, err := rendering(t, "base", set); err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s passes: %v", set, err)
@@ -183,6 +184,7 @@ func TestChartRefuses(t *testing.T) {
 	for _, c := range []struct{ set, why string }{
 		{"driver.attach=true,controller.enabled=false", "external-attacher"},
 		{"kubeletDir=/var/snap/microk8s/common/var/lib/kubelet,driver.name=a-name-that-is-itself-not-too-long.example.com", "the path of a socket"},
+		{"metrics.enabled=false,metrics.monitoring.enabled=true", "set metrics.enabled"},
 		{"node.healthPort=9809", "ports of one pod"},
 		{"node.registrarPort=9810", "ports of one pod"},
 	} {
