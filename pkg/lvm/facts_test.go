@@ -73,6 +73,15 @@ func TestDeviceFacts(t *testing.T) {
 		}},
 		"no node":         {func(w *watcher, _ dmSys) { _ = os.Remove(filepath.Join(w.dm.dev, "sda1")) }, func(*volume.DeviceFacts) {}},
 		"suspended":       {func(_ *watcher, s dmSys) { s.put("dm-2", "dm/suspended", "1") }, func(f *volume.DeviceFacts) { f.Suspended = []string{"dm-2"} }},
+		"suspended itself": {func(w *watcher, s dmSys) {
+			s.put("dm-1", "dm/suspended", "1")
+			running := w.dm.status
+			w.dm.status = func(name string) (dmStatus, error) {
+				st, err := running(name)
+				st.suspended = true
+				return st, err
+			}
+		}, func(f *volume.DeviceFacts) { f.Suspended = []string{"dm-1"} }},
 		"suspended below": {func(_ *watcher, s dmSys) { s.device("dm-4", "CRYPT-1", false, "dm-5"); s.device("dm-5", "x", true) }, func(f *volume.DeviceFacts) { f.Suspended = []string{"dm-4"} }},
 		"suspended shortly": {func(w *watcher, s dmSys) {
 			w.settle = 10 * time.Second
