@@ -180,9 +180,12 @@ func (d deviceMapper) askNames() (map[string]string, error) {
 // parseNames reads a list of struct dm_name_list (linux/dm-ioctl.h): the number of a device, how many bytes further the next one is, its name.
 func parseNames(buf []byte) (map[string]string, error) {
 	const next, name = 8, 12
-	end := min(int(binary.NativeEndian.Uint32(buf[dmDataSize:])), len(buf))
+	start, end := int(binary.NativeEndian.Uint32(buf[dmDataStart:])), min(int(binary.NativeEndian.Uint32(buf[dmDataSize:])), len(buf))
 	names := map[string]string{}
-	for at := int(binary.NativeEndian.Uint32(buf[dmDataStart:])); ; {
+	if start == end { // there is none: the size is that of the header (list_devices in linux/drivers/md/dm-ioctl.c)
+		return names, nil
+	}
+	for at := start; ; {
 		if at < dmIoctlSize || at+name > end {
 			return nil, fmt.Errorf("DM_LIST_DEVICES: a device at %d of %d bytes", at, end)
 		}

@@ -33,6 +33,11 @@ func namesList(names ...string) []byte {
 }
 
 func TestParseNames(t *testing.T) {
+	none := namesList()
+	binary.NativeEndian.PutUint32(none[dmDataSize:], dmIoctlSize) // as a kernel without devices answers
+	if got, err := parseNames(none); err != nil || len(got) != 0 {
+		t.Errorf("no device: %v, %v", got, err)
+	}
 	for _, want := range []map[string]string{
 		{},
 		{"vg-a": "dm-1"},
@@ -44,7 +49,7 @@ func TestParseNames(t *testing.T) {
 		}
 	}
 	whole := namesList("vg-a", "vg-b")
-	for _, cut := range []int{dmIoctlSize, dmIoctlSize + 4, len(whole) - 17} {
+	for _, cut := range []int{dmIoctlSize + 4, len(whole) - 17} {
 		if got, err := parseNames(whole[:cut]); err == nil {
 			t.Errorf("cut to %d bytes: %v", cut, got)
 		}

@@ -71,8 +71,8 @@ func TestDeviceFacts(t *testing.T) {
 		}, func(f *volume.DeviceFacts) {
 			f.Failed = []volume.Fault{{Device: "dm-4", Disk: true, Text: "the kernel has it no more"}}
 		}},
-		"no node":         {func(w *watcher, _ dmSys) { _ = os.Remove(filepath.Join(w.dm.dev, "sda1")) }, func(*volume.DeviceFacts) {}},
-		"suspended":       {func(_ *watcher, s dmSys) { s.put("dm-2", "dm/suspended", "1") }, func(f *volume.DeviceFacts) { f.Suspended = []string{"dm-2"} }},
+		"no node":   {func(w *watcher, _ dmSys) { _ = os.Remove(filepath.Join(w.dm.dev, "sda1")) }, func(*volume.DeviceFacts) {}},
+		"suspended": {func(_ *watcher, s dmSys) { s.put("dm-2", "dm/suspended", "1") }, func(f *volume.DeviceFacts) { f.Suspended = []string{"dm-2"} }},
 		"suspended itself": {func(w *watcher, s dmSys) {
 			s.put("dm-1", "dm/suspended", "1")
 			running := w.dm.status

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/sysfs"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 	"github.com/csi-local-lvm/csi-local-lvm/sanity/contract"
 )
@@ -212,4 +213,34 @@ func TestNoArchive(t *testing.T) {
 	if err := l.Remove(t.Context(), r, volume.Persistent); err != nil {
 		t.Error(err)
 	}
+}
+
+// The list of devices is that of dmsetup(8), also where there is none.
+func TestDeviceNames(t *testing.T) {
+	want := func(n int, with string) {
+		t.Helper()
+		listed := map[string]bool{}
+		for line := range strings.Lines(sh(t, "dmsetup", "ls")) {
+			if name, _, ok := strings.Cut(line, "\t"); ok {
+				listed[name] = true
+			}
+		}
+		names, err := newDeviceMapper("/sys", "/dev", nil).listed()
+		if err != nil || len(names) != len(listed) || len(names) < n {
+			t.Fatalf("%v, %v; dmsetup lists %v", names, err, listed)
+		}
+		for name, kernel := range names {
+			if text, err := sysfs.Read("/sys/block/" + kernel + "/dm/name"); !listed[name] || text != name || err != nil {
+				t.Errorf("%s is %s, which is %q, %v", name, kernel, text, err)
+			}
+		}
+		if with != "" && names[with] == "" {
+			t.Errorf("%s is not in %v", with, names)
+		}
+	}
+	want(0, "")
+	name := strings.Repeat("n", dmNameLen-1)
+	sh(t, "dmsetup", "create", name, "--table", "0 8 zero")
+	t.Cleanup(func() { sh(t, "dmsetup", "remove", name) })
+	want(1, name)
 }
