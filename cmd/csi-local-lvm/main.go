@@ -16,6 +16,7 @@ import (
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/show"
 )
 
 func main() {
@@ -31,7 +32,7 @@ func main() {
 		os.Exit(int(silent))
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "csi-local-lvm:", err)
+		fmt.Fprintln(show.Guarded(os.Stderr), "csi-local-lvm:", err) //nolint:errcheck // there is nobody else to tell
 		os.Exit(1)
 	}
 }

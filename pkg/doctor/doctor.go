@@ -111,6 +111,10 @@ func Examine(f *Facts) []Finding {
 	for _, r := range rules {
 		for _, found := range r.find(f) {
 			found.Rule = r.name
+			found.Subject, found.Sentence, found.Remedy = volume.Printable(found.Subject), volume.Printable(found.Sentence), volume.Printable(found.Remedy)
+			if found.Fix != nil {
+				found.Fix.Says = volume.Printable(found.Fix.Says)
+			}
 			out = append(out, found)
 		}
 	}

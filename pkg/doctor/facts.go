@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/ask"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
@@ -77,9 +78,7 @@ func Here(kubeletDir, driver string) Where {
 // Gather looks at everything but Kubernetes.
 func Gather(ctx context.Context, w Where, version string, c *status.Collector, report func(context.Context) *status.Report) *Facts {
 	f := &Facts{Report: report(ctx), Version: version, Held: map[string][]string{}}
-	f.Pods, f.PodsKnown = w.pods()
-	f.Kubelet = w.wanted()
-	f.Forgotten = forgotten(f.Report)
+	w.look(ctx, f)
 	f.Machine = w.machine()
 	pending := map[volume.Ref]bool{}
 	for _, p := range f.Report.Pending {
@@ -94,6 +93,26 @@ func Gather(ctx context.Context, w Where, version string, c *status.Collector, r
 		}
 	}
 	return f
+}
+
+// look looks into kubelet's folder, which may lie on storage that hangs.
+func (w Where) look(ctx context.Context, f *Facts) {
+	type answer struct {
+		pods      []string
+		podsKnown bool
+		kubelet   []Wanted
+		forgotten []string
+	}
+	a, err := ask.Ask(ctx, &ask.Open{}, "kubelet's folder "+w.KubeletDir, func() (a answer, _ error) {
+		a.pods, a.podsKnown = w.pods()
+		a.kubelet = w.wanted()
+		a.forgotten = forgotten(f.Report.Volumes)
+		return a, nil
+	})
+	f.Pods, f.PodsKnown, f.Kubelet, f.Forgotten = a.pods, a.podsKnown, a.kubelet, a.forgotten
+	if err != nil {
+		f.Report.Unknown = append(f.Report.Unknown, err.Error())
+	}
 }
 
 // pods gives the folders of pods. An empty folder is the mount point of a disk that is not mounted, and says nothing.
@@ -256,8 +275,8 @@ func (w Where) cookies(now time.Time) (n int) {
 }
 
 // forgotten looks beside each target that is kubelet's.
-func forgotten(r *status.Report) (out []string) {
-	for _, v := range r.Volumes {
+func forgotten(volumes []status.Volume) (out []string) {
+	for _, v := range volumes {
 		for _, m := range v.Mounts {
 			if m.Role != status.TargetRole || filepath.Base(m.Path) != "mount" {
 				continue

@@ -20,8 +20,12 @@ func notKnown(f *Facts) (out []Finding) {
 }
 
 func driverDown(f *Facts) []Finding {
-	if f.Report.Driver != nil {
+	switch {
+	case f.Report.Driver != nil:
 		return nil
+	case f.Report.DriverUnknown != "":
+		return []Finding{{Severity: Fault, Subject: node, Sentence: "It is not known whether a driver runs, and how it is: " + f.Report.DriverUnknown + ".",
+			Remedy: "Ask as root. If its process is stopped or hangs, delete its pod: what it has begun, it finishes when it starts again."}}
 	}
 	return []Finding{{Severity: Fault, Subject: node, Sentence: "No driver runs on the state folder: nothing is published here, and no teardown is carried on.",
 		Remedy: "Look at the driver's pod on this node: kubectl describe, kubectl logs --previous. If it does run, give its --state-dir."}}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -272,5 +273,18 @@ func TestTroubleshooting(t *testing.T) {
 				t.Errorf("%s says %q, and docs/troubleshooting.md has %v", n.Rule, n.Sentence, says)
 			}
 		}
+	}
+}
+
+// What a finding says goes to a terminal: nothing in it, such as a handle that somebody made up, moves the cursor or makes lines of its own.
+func TestFindingsArePrintable(t *testing.T) {
+	all := rules
+	defer func() { rules = all }()
+	rules = []rule{{"made-up", func(*Facts) []Finding {
+		return []Finding{{Subject: "a\nfault", Sentence: "\x1b[2J", Remedy: "\a", Fix: &Fix{Says: "\r"}}}
+	}}}
+	f := Examine(&Facts{Report: &status.Report{}})[0]
+	if got := fmt.Sprint(f.Subject, f.Sentence, f.Remedy, f.Fix.Says); got != `a\nfault\x1b[2J\a\r` {
+		t.Errorf("%q", got)
 	}
 }

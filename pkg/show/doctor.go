@@ -9,10 +9,12 @@ import (
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/doctor"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
 
 // Doctor writes where the volumes stand, as the CO, the journal, the kernel and LVM have them, and then each finding with its remedy.
 func Doctor(w io.Writer, f *doctor.Facts, volumes []status.Volume, findings []doctor.Finding, o Options) error {
+	w = Guarded(w)
 	for _, v := range volumes {
 		if err := o.stands(w, f, v); err != nil {
 			return err
@@ -77,6 +79,9 @@ func (o Options) stands(w io.Writer, f *doctor.Facts, v status.Volume) error {
 	}{{"CO wants", wants}, {"journal", intends}, {"kernel", kernel}, {"LVM", []string{lvm}}} {
 		if len(part.says) == 0 {
 			part.says = []string{"nothing"}
+		}
+		for i, s := range part.says {
+			part.says[i] = volume.Printable(s)
 		}
 		if err := o.wrapped(w, fmt.Sprintf("  %-9s ", part.who), strings.Join(part.says, "\n")); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 
 // Status writes a report: the driver, the volume groups, the volumes, what is pending, what is under way, and what is wrong.
 func Status(w io.Writer, r *status.Report, o Options) error {
+	w = Guarded(w)
 	for _, part := range []func(io.Writer, *status.Report) error{o.driver, o.groups, o.volumes, o.pending, o.underWay, o.orphans, o.wrong} {
 		if err := part(w, r); err != nil {
 			return err
@@ -28,6 +29,8 @@ func (o Options) driver(w io.Writer, r *status.Report) error {
 	l := r.Driver
 	state := o.paint("not running", text.FgRed) + "; what follows was found out without it"
 	switch {
+	case r.DriverUnknown != "":
+		state = o.paint("does not answer", text.FgRed) + " (" + r.DriverUnknown + "); what follows was found out without it"
 	case l != nil && l.NotReady != "":
 		state = fmt.Sprintf("%s, %s: %s", l.Version, o.paint("not ready", text.FgRed), l.NotReady)
 	case l != nil:
@@ -92,7 +95,10 @@ func share(used, of int64) float64 {
 const wide = 120
 
 func (o Options) volumes(w io.Writer, r *status.Report) error {
-	if len(r.Volumes) == 0 {
+	switch {
+	case len(r.Volumes) == 0 && r.Blind():
+		return title(w, "volumes: "+o.paint("not known", text.FgRed))
+	case len(r.Volumes) == 0:
 		return title(w, "no volumes")
 	}
 	pods := o.Width == 0 || o.Width >= wide

@@ -61,7 +61,7 @@ func (c *Collector) Collect(ctx context.Context) *Report {
 	r := &Report{Time: time.Now(), Node: s.Node, Owner: s.Owner, Groups: []Group{}, Volumes: []Volume{}}
 	storage := ask1(ctx, c, r, "the volume groups", func(ctx context.Context) (volume.StorageFacts, error) { return s.LVM.StorageFacts(ctx), nil })
 	r.Groups, r.Storage = groups(storage), conditions(health.OfStorage(storage))
-	lvs := ask1(ctx, c, r, "the logical volumes", s.LVM.List)
+	lvs := ask1(ctx, c, r, theVolumes, s.LVM.List)
 	r.Mounts = ask1(ctx, c, r, "the mount table", s.Mounts)
 	r.Driver = c.live(ctx, r)
 	records := ask1(ctx, c, r, "the journal", func(context.Context) (records, error) {
@@ -72,6 +72,14 @@ func (c *Collector) Collect(ctx context.Context) *Report {
 	c.volumes(ctx, r, lvs, records.all)
 	c.holders(ctx, r)
 	return r
+}
+
+// theVolumes is the question without whose answer a report has no volumes.
+const theVolumes = "the logical volumes"
+
+// Blind reports whether that question was not answered: an empty list of volumes tells nothing then.
+func (r *Report) Blind() bool {
+	return slices.ContainsFunc(r.Unknown, func(u string) bool { return strings.HasPrefix(u, theVolumes) })
 }
 
 type records struct {
@@ -92,7 +100,7 @@ func ask1[T any](ctx context.Context, c *Collector, r *Report, what string, do f
 func (c *Collector) live(ctx context.Context, r *Report) *Live {
 	l, err := ask.Ask(ctx, &c.open, "the running driver", func() (*Live, error) { return c.from.Live(context.WithoutCancel(ctx)) })
 	if err != nil && !errors.Is(err, ErrNotRunning) {
-		r.Unknown = append(r.Unknown, err.Error())
+		r.DriverUnknown = err.Error()
 	}
 	return l
 }
@@ -154,7 +162,7 @@ func (c *Collector) volumes(ctx context.Context, r *Report, lvs []volume.LV, all
 	for _, rec := range all {
 		intents[rec.Ref()] = rec.Intent
 	}
-	kubelet := c.kubelet()
+	kubelet := c.kubelet(ctx, r)
 	for _, e := range c.from.Health.Examine(ctx, lvs, r.Mounts) {
 		if errors.Is(e.Err, volume.ErrNotFound) {
 			continue // deleted meanwhile
@@ -168,10 +176,14 @@ func (c *Collector) volumes(ctx context.Context, r *Report, lvs []volume.LV, all
 	}
 }
 
-// kubelet gives kubelet's folder as the mount table shows it.
-func (c *Collector) kubelet() string {
-	if below, err := c.from.Resolve(filepath.Join(c.from.KubeletDir, "any")); err == nil {
+// kubelet gives kubelet's folder as the mount table shows it. Where there is none, it has no links either.
+func (c *Collector) kubelet(ctx context.Context, r *Report) string {
+	below, err := ask.Ask(ctx, &c.open, "kubelet's folder", func() (string, error) { return c.from.Resolve(filepath.Join(c.from.KubeletDir, "any")) })
+	switch {
+	case err == nil:
 		return filepath.Dir(below)
+	case errors.Is(err, ask.ErrHung):
+		r.Unknown = append(r.Unknown, err.Error())
 	}
 	return c.from.KubeletDir
 }

@@ -144,18 +144,19 @@ func TestCollectWithoutAnswers(t *testing.T) {
 	s.Mounts = func(context.Context) ([]volume.Mount, error) { <-hang; return nil, nil }
 	s.Journal = func() ([]journal.Record, []string, error) { return nil, nil, errors.New("I/O error") }
 	s.Live = func(context.Context) (*Live, error) { return nil, errors.New("no answer") }
+	s.Resolve = func(string) (string, error) { <-hang; return "", nil }
 	c := New(s)
 	c.open.Bound = time.Second // long enough for those who answer, on a busy machine
 	r := c.Collect(t.Context())
-	if len(r.Volumes) != 1 || len(r.Groups) != 1 || r.Driver != nil {
+	if len(r.Volumes) != 1 || len(r.Groups) != 1 || r.Driver != nil || !strings.Contains(r.DriverUnknown, "no answer") || r.Blind() {
 		t.Errorf("%+v", r)
 	}
-	if all := strings.Join(r.Unknown, "\n"); len(r.Unknown) != 3 || !strings.Contains(all, "the mount table: no answer in time") || !strings.Contains(all, "the journal: I/O error") {
+	if all := strings.Join(r.Unknown, "\n"); len(r.Unknown) != 3 || !strings.Contains(all, "the mount table: no answer in time") || !strings.Contains(all, "kubelet's folder: no answer in time") || !strings.Contains(all, "the journal: I/O error") {
 		t.Errorf("%q", r.Unknown)
 	}
 	b.m.FailReads("data", errors.New("I/O error"))
 	r = c.Collect(t.Context())
-	if len(r.Volumes) != 0 || !slices.ContainsFunc(r.Storage, func(c Condition) bool { return c.Reason == "GroupUnreadable" }) {
+	if len(r.Volumes) != 0 || !r.Blind() || !slices.ContainsFunc(r.Storage, func(c Condition) bool { return c.Reason == "GroupUnreadable" }) {
 		t.Errorf("%+v", r)
 	}
 }

@@ -13,14 +13,16 @@ import (
 
 // Report is what was found out at one moment. Its JSON form is an interface: fields are added, none is renamed.
 type Report struct {
-	Time    time.Time   `json:"time"`
-	Node    string      `json:"node"` // as in volume ids
-	Owner   string      `json:"driverName"`
-	Driver  *Live       `json:"driver,omitempty"` // what the running driver tells; nil: none answers
-	Groups  []Group     `json:"volumeGroups"`
-	Storage []Condition `json:"storageConditions,omitempty"`
-	Volumes []Volume    `json:"volumes"` // of all kinds, by group and name
-	Pending []Pending   `json:"pending,omitempty"`
+	Time   time.Time `json:"time"`
+	Node   string    `json:"node"` // as in volume ids
+	Owner  string    `json:"driverName"`
+	Driver *Live     `json:"driver,omitempty"` // what the running driver tells; nil: none answers
+	// DriverUnknown is why it is not known whether a driver runs; "": it is known.
+	DriverUnknown string      `json:"driverUnknown,omitempty"`
+	Groups        []Group     `json:"volumeGroups"`
+	Storage       []Condition `json:"storageConditions,omitempty"`
+	Volumes       []Volume    `json:"volumes"` // of all kinds, by group and name
+	Pending       []Pending   `json:"pending,omitempty"`
 	// Problems are files of the journal that cannot be used; each stops its volume.
 	Problems []string `json:"journalProblems,omitempty"`
 	// Unknown are questions that failed, a sentence each: what they would have told is missing above, and is not "nothing".

@@ -98,8 +98,12 @@ func AskDriver(ctx context.Context, stateDir string) (live *Live, err error) {
 		return nil, fmt.Errorf("ask the running driver: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&live); err != nil {
+	err = json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&live)
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("ask the running driver: %w", err)
+	case resp.StatusCode != http.StatusOK, live == nil:
+		return nil, fmt.Errorf("ask the running driver: what answers at %s is none (%s)", filepath.Join(stateDir, SocketName), resp.Status)
 	}
 	return live, nil
 }

@@ -245,7 +245,7 @@ func (h Holder) String() string {
 	if h.Container != "" {
 		s += ", container " + h.Container
 	}
-	return s
+	return Printable(s) // what a process calls itself is its own choice
 }
 
 // Usage is what statfs(2) and the block device tell of a published volume.
