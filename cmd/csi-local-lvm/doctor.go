@@ -93,11 +93,11 @@ func (c *consultation) run(ctx context.Context) error {
 	volumes, findings := []status.Volume(nil), all
 	if c.word != "" {
 		if volumes = doctor.About(facts, c.word); len(volumes) == 0 {
-			if findings = doctor.Of(all, c.word, nil); !mentions(findings, c.word) {
+			if findings = doctor.Of(facts, all, c.word, nil); !mentions(findings, c.word) {
 				return fmt.Errorf("%w: neither a volume of the driver nor a path or pod of one is named %s; csi-local-lvm status lists them", volume.ErrNotFound, c.word)
 			}
 		}
-		findings = doctor.Of(all, c.word, volumes)
+		findings = doctor.Of(facts, all, c.word, volumes)
 	}
 	if c.bundle == bundleOut {
 		c.out = io.Discard // it has the bundle
@@ -136,7 +136,12 @@ func (c *consultation) prepare(ctx context.Context) error {
 	}
 	c.cfg = look.cfg
 	c.look = func(ctx context.Context) (*doctor.Facts, error) {
-		f := doctor.Gather(ctx, doctor.Here(c.cfg.KubeletDir, c.cfg.DriverName), builtVersion(), look.collector, look.report)
+		where := doctor.Here(c.cfg.KubeletDir, c.cfg.DriverName)
+		where.NodeGuessed, where.KubeletGuessed = look.guessed.Node, look.guessed.KubeletDir
+		f := doctor.Gather(ctx, where, builtVersion(), look.collector, look.report)
+		if where.NodeGuessed && !f.NodeGuessed {
+			c.cfg.NodeName = f.Report.Node
+		}
 		if !c.cluster && c.kubeconfig == "" {
 			return f, nil
 		}

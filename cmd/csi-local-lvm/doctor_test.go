@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/doctor"
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/status"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/volume"
 )
@@ -52,6 +53,28 @@ func TestDoctor(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 0 {
 		t.Errorf("it left %v in the state folder: %v", entries, err)
+	}
+}
+
+// Without a driver and without the flags, the names of the node and of kubelet's folder are guesses, and doctor knows that.
+func TestDoctorKnowsWhatItGuesses(t *testing.T) {
+	for _, c := range []struct {
+		told          driver.Config
+		node, kubelet bool
+	}{
+		{driver.Config{}, true, true},
+		{driver.Config{NodeName: "n"}, false, true},
+		{driver.Config{NodeName: "n", KubeletDir: t.TempDir()}, false, false},
+	} {
+		c.told.StateDir, c.told.VolumeGroups = t.TempDir(), []string{"no-such-group-here"}
+		con := &consultation{told: c.told}
+		if err := con.prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f, err := con.look(t.Context())
+		if err != nil || f.NodeGuessed != c.node || f.KubeletGuessed != c.kubelet {
+			t.Errorf("%+v: node %v, kubelet %v, %v", c.told, f.NodeGuessed, f.KubeletGuessed, err)
+		}
 	}
 }
 

@@ -75,11 +75,11 @@ func besideFlags(flags *pflag.FlagSet, c *driver.Config) {
 type look struct {
 	cfg       driver.Config
 	collector *status.Collector
-	all       bool // no volume group was named
+	guessed   driver.Guessed
 }
 
 func lookBeside(ctx context.Context, told driver.Config) (l look, err error) {
-	if l.cfg, _, l.all, err = driver.Beside(ctx, told); err != nil {
+	if l.cfg, _, l.guessed, err = driver.Beside(ctx, told); err != nil {
 		return l, err
 	}
 	backend, err := driver.Reader(l.cfg)
@@ -92,7 +92,7 @@ func lookBeside(ctx context.Context, told driver.Config) (l look, err error) {
 }
 
 func (l look) report(ctx context.Context) *status.Report {
-	return driver.Collect(ctx, l.collector, l.all)
+	return driver.Collect(ctx, l.collector, l.guessed.Groups)
 }
 
 // printer gives what writes a report in the format.

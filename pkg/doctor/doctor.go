@@ -133,9 +133,16 @@ func Worst(all []Finding) (worst Severity) {
 // About gives the volumes that a word names: the id of a volume, its logical volume, with or without its group, the CO's name, a path where it
 // is mounted or should be, or the uid of a pod that uses it.
 func About(f *Facts, word string) (out []status.Volume) {
-	wanted, pending := map[string][]string{}, map[volume.Ref][]string{}
+	word = strings.TrimRight(word, "/")
+	if word == "" {
+		return nil
+	}
+	pending := map[volume.Ref][]string{}
+	var wanted []string // the ids under which kubelet wants it
 	for _, k := range f.Kubelet {
-		wanted[k.Handle] = append(wanted[k.Handle], k.Path, k.PodUID)
+		if word == k.Handle || word == k.Path || word == k.PodUID {
+			wanted = append(wanted, k.Handle)
+		}
 	}
 	for _, p := range f.Report.Pending {
 		pending[p.Ref()] = append(pending[p.Ref()], p.Paths...)
@@ -145,8 +152,8 @@ func About(f *Facts, word string) (out []status.Volume) {
 		for _, m := range v.Mounts {
 			names = append(names, m.Path, m.PodUID)
 		}
-		names = append(append(names, wanted[v.ID]...), pending[v.Ref()]...)
-		if slices.Contains(names, strings.TrimSuffix(word, "/")) {
+		names = append(names, pending[v.Ref()]...)
+		if slices.Contains(names, word) || slices.ContainsFunc(wanted, func(id string) bool { return f.Names(id, v) }) {
 			out = append(out, v)
 		}
 	}
@@ -154,14 +161,15 @@ func About(f *Facts, word string) (out []status.Volume) {
 }
 
 // Of gives the findings about one of the volumes or about the word itself, and those about the node, which concern every volume.
-func Of(all []Finding, word string, volumes []status.Volume) (out []Finding) {
-	for _, f := range all {
-		about := strings.Contains(f.Subject, word) || !strings.Contains(f.Subject, "/") && !strings.HasPrefix(f.Subject, "csi-")
+func Of(f *Facts, all []Finding, word string, volumes []status.Volume) (out []Finding) {
+	word = strings.TrimRight(word, "/")
+	for _, n := range all {
+		about := strings.Contains(n.Subject, word) || !strings.Contains(n.Subject, "/") && !strings.HasPrefix(n.Subject, "csi-")
 		for _, v := range volumes {
-			about = about || f.Subject == v.ID
+			about = about || f.Names(n.Subject, v)
 		}
 		if about {
-			out = append(out, f)
+			out = append(out, n)
 		}
 	}
 	return out

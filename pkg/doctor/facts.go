@@ -30,10 +30,13 @@ type Facts struct {
 	// PodsKnown: the folder of the pods was read well, and holds something; else that a pod is not in Pods says nothing.
 	PodsKnown bool `json:"podsKnown"`
 	// Forgotten are the targets at which a volume is mounted, and where kubelet surely has no vol_data.json any more.
-	Forgotten []string            `json:"forgotten,omitempty"`
-	Machine   Machine             `json:"machine"`
-	Cluster   *Cluster            `json:"cluster,omitempty"` // nil: Kubernetes was not asked
-	Held      map[string][]string `json:"held,omitempty"`    // by volume id: who uses a volume that is mounted nowhere here
+	Forgotten []string `json:"forgotten,omitempty"`
+	// NodeGuessed: nobody has told the node's name, which is in the ids of volumes. KubeletGuessed: nor which folder is kubelet's.
+	NodeGuessed    bool                `json:"nodeGuessed,omitempty"`
+	KubeletGuessed bool                `json:"kubeletGuessed,omitempty"`
+	Machine        Machine             `json:"machine"`
+	Cluster        *Cluster            `json:"cluster,omitempty"` // nil: Kubernetes was not asked
+	Held           map[string][]string `json:"held,omitempty"`    // by volume id: who uses a volume that is mounted nowhere here
 
 	volumes   map[string]status.Volume // by id
 	tops      map[string]string        // by path: the number of the device on top
@@ -68,6 +71,8 @@ type Where struct {
 	Proc, Sys, Modules, Locks string
 	KubeletDir                string
 	Driver                    string // the driver's name
+	// What was neither told nor could be asked: the name of the node, and KubeletDir.
+	NodeGuessed, KubeletGuessed bool
 }
 
 // Here is this machine.
@@ -79,6 +84,9 @@ func Here(kubeletDir, driver string) Where {
 func Gather(ctx context.Context, w Where, version string, c *status.Collector, report func(context.Context) *status.Report) *Facts {
 	f := &Facts{Report: report(ctx), Version: version, Held: map[string][]string{}}
 	w.look(ctx, f)
+	if f.KubeletGuessed, f.NodeGuessed = w.KubeletGuessed, w.NodeGuessed; f.NodeGuessed {
+		f.learnNode()
+	}
 	f.Machine = w.machine()
 	pending := map[volume.Ref]bool{}
 	for _, p := range f.Report.Pending {

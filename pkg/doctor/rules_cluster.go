@@ -82,7 +82,7 @@ func volumeWithoutPV(f *Facts) (out []Finding) {
 	}
 	pvs := f.pvs()
 	for _, v := range f.Report.Volumes {
-		if v.Kind != volume.Persistent || v.Boundary == status.Creating || len(pvs[v.ID]) != 0 {
+		if v.Kind != volume.Persistent || v.Boundary == status.Creating || len(pvs[v.ID]) != 0 || f.maybeNamed(v) {
 			continue
 		}
 		out = append(out, Finding{Severity: Warning, Subject: v.ID,

@@ -112,10 +112,12 @@ var cases = []struct {
 	{"the pods are not known", func(f *Facts) { alone(f); f.PodsKnown = false }, "", "", ""},
 	{"it is open", func(f *Facts) { alone(f).Open = 1 }, "", "", ""},
 	{"its pod is not known", func(f *Facts) { alone(f).PodUID = "" }, "", "", ""},
+	{"kubelet's folder is a guess", func(f *Facts) { alone(f); f.KubeletGuessed = true }, "warning orphan " + inlined, "If kubelet's folder is where it was looked for, ", ""},
 	{"it has another name", func(f *Facts) { alone(f).LV = "csi-2" }, "", "", ""},
 	{"it is being torn down", func(f *Facts) { alone(f).Boundary = status.InTeardown }, "", "", ""},
 
 	{"kubelet has forgotten it", func(f *Facts) { f.Forgotten, f.Kubelet = []string{target}, nil }, "warning leaked-mount " + handle, "kubelet has forgotten it", "unmount " + target},
+	{"and kubelet's folder is a guess", func(f *Facts) { f.Forgotten, f.Kubelet, f.KubeletGuessed = []string{target}, nil, true }, "warning leaked-mount " + handle, "kubelet has forgotten it", ""},
 	{"and it is being torn down", func(f *Facts) {
 		f.Forgotten, f.Kubelet = []string{target}, nil
 		first(f).Boundary = status.InTeardown
@@ -127,12 +129,18 @@ var cases = []struct {
 	{"a target that was left", func(f *Facts) {
 		f.Report.Mounts, first(f).Mounts, first(f).Boundary, f.Cluster.Pods = nil, nil, status.Provisioned, nil
 	}, "warning target-left " + handle, "Nothing is mounted at " + target, "remove the folder " + target},
+	{"a target in a folder that is a guess", func(f *Facts) {
+		f.Report.Mounts, first(f).Mounts, first(f).Boundary, f.Cluster.Pods, f.KubeletGuessed = nil, nil, status.Provisioned, nil, true
+	}, "warning target-left " + handle, "Nothing is mounted at " + target, ""},
 	{"a pod that starts", func(f *Facts) {
 		f.Report.Mounts, first(f).Mounts, first(f).Boundary, f.Cluster.Pods, f.Kubelet[0].Written = nil, nil, status.Provisioned, nil, now
 	}, "", "", ""},
 	{"LVM has it not", func(f *Facts) {
 		f.Report.Volumes, f.Cluster = nil, nil
 	}, "fault volume-missing " + handle, "LVM has no such volume", ""},
+	{"nobody knows the node's name", func(f *Facts) { // which is node-1
+		f.NodeGuessed, f.Report.Node, first(f).ID = true, "host", "host/data/pvc-1"
+	}, "", "", ""},
 	{"nobody knows what LVM has", func(f *Facts) {
 		f.Report.Volumes, f.Cluster = nil, nil
 		f.Report.Storage = []status.Condition{{Status: "inaccessible", Reason: "GroupMissing", Message: "x"}}
@@ -201,18 +209,75 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// What rests on a guess of kubelet's folder is not mended, and says what would make it sure.
+func TestGuessedFolder(t *testing.T) {
+	for _, c := range cases {
+		f := well()
+		c.change(f)
+		if !f.KubeletGuessed {
+			continue
+		}
+		if n := Examine(f)[0]; n.Fix != nil || !strings.Contains(n.Remedy, "Give --kubelet-dir first") {
+			t.Errorf("%s: %+v", c.name, n)
+		}
+	}
+}
+
+// The node's name is learnt from whoever knows it, if they agree; then all ids have it. Else the rest of an id decides.
+func TestLearnNode(t *testing.T) {
+	create := status.Pending{VolumeID: "host/data/new", VG: "data", LV: "new", Intent: journal.Create} // as read with the guess
+	reclaim := status.Pending{VolumeID: handle, VG: "data", LV: "pvc-1", Intent: journal.Reclaim}
+	for _, c := range []struct {
+		name    string
+		kubelet []string
+		pending []status.Pending
+		node    string
+	}{
+		{"kubelet", []string{handle, inlined}, []status.Pending{create}, "node-1"},
+		{"the journal", nil, []status.Pending{create, reclaim}, "node-1"},
+		{"nobody", []string{inlined}, []status.Pending{create}, "host"},
+		{"they disagree", []string{handle, "node-2/data/x"}, nil, "host"},
+	} {
+		f := well()
+		alone(f)
+		f.NodeGuessed, f.Report.Node, first(f).ID, f.Kubelet, f.Report.Pending = true, "host", "host/data/pvc-1", nil, slices.Clone(c.pending)
+		for _, id := range c.kubelet {
+			f.Kubelet = append(f.Kubelet, Wanted{Handle: id, Path: target, Written: old})
+		}
+		f.learnNode()
+		if f.Report.Node != c.node || f.NodeGuessed != (c.node == "host") || first(f).ID != c.node+"/data/pvc-1" || f.Report.Volumes[1].ID != inlined {
+			t.Errorf("%s: %s, %v, %+v", c.name, f.Report.Node, f.NodeGuessed, f.Report.Volumes)
+		}
+		for _, p := range f.Report.Pending {
+			if p.Intent == journal.Create && p.VolumeID != c.node+"/data/new" {
+				t.Errorf("%s: create of %s", c.name, p.VolumeID)
+			}
+		}
+		for _, n := range Examine(f) {
+			if n.Rule == "volume-missing" || n.Rule == "volume-without-pv" || n.Rule == "pv-without-volume" {
+				t.Errorf("%s: %+v", c.name, n)
+			}
+		}
+		if len(c.kubelet) != 0 && c.kubelet[0] == handle {
+			if about := About(f, handle); len(about) != 1 || about[0].LV != "pvc-1" || !f.Names(handle, about[0]) {
+				t.Errorf("%s: %s is about %+v", c.name, handle, about)
+			}
+		}
+	}
+}
+
 func TestAbout(t *testing.T) {
 	f := well()
 	alone(f)
 	f.Report.Pending = []status.Pending{{VG: "data", LV: inlined, Paths: []string{"/t"}}}
 	for word, want := range map[string]string{
-		handle: handle, "data/pvc-1": handle, "pvc-1": handle, target: handle, target + "/": handle, "uid-1": handle, "uid-2": inlined, "/t": inlined, "nothing": "", "": "",
+		handle: handle, "data/pvc-1": handle, "pvc-1": handle, target: handle, target + "/": handle, "uid-1": handle, "uid-2": inlined, "/t": inlined, "nothing": "", "": "", "/": "",
 	} {
 		var got []string
 		for _, v := range About(f, word) {
 			got = append(got, v.ID)
 		}
-		if word != "" && strings.Join(got, " ") != want {
+		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %q", word, got)
 		}
 	}
@@ -220,7 +285,7 @@ func TestAbout(t *testing.T) {
 	first(f).Suspended = true
 	all := Examine(f) // about pvc-1, csi-1 and the node
 	var got []string
-	for _, n := range Of(all, "pvc-1", About(f, "pvc-1")) {
+	for _, n := range Of(f, all, "pvc-1", About(f, "pvc-1")) {
 		got = append(got, n.Rule)
 	}
 	if !slices.Equal(got, []string{"suspended", "udev-waits"}) || Worst(all) != Fault || Worst(nil) != Note {

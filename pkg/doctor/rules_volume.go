@@ -91,10 +91,10 @@ func orphan(f *Facts) (out []Finding) {
 		}
 		ref := v.Ref()
 		n := Finding{Severity: Warning, Subject: v.ID,
-			Sentence: fmt.Sprintf("%s is an orphan: its pod %s has no folder on this node any more, and nothing uses it.", ref, v.PodUID),
+			Sentence: fmt.Sprintf("%s%s is an orphan: its pod %s has no folder on this node any more, and nothing uses it.", f.provided(), ref, v.PodUID),
 			Remedy:   "The driver removes it after --orphan-grace, unless --orphan-policy=report keeps it.",
 			Fix:      &Fix{"remove logical volume " + ref.String() + ", if LVM finds it to be an inline volume of the driver, and open nowhere", func(ctx context.Context, h Hands) error { return h.RemoveInline(ctx, ref) }}}
-		out = append(out, n)
+		out = append(out, f.sure(n))
 	}
 	return out
 }
@@ -107,7 +107,7 @@ func leakedMount(f *Facts) (out []Finding) {
 				continue
 			}
 			path := m.Path
-			out = append(out, Finding{Severity: Warning, Subject: v.ID,
+			out = append(out, f.sure(Finding{Severity: Warning, Subject: v.ID,
 				Sentence: fmt.Sprintf("%s is mounted at %s, and kubelet has forgotten it there: its vol_data.json is gone. Nobody will unpublish it.", v.Ref(), path),
 				Remedy:   "Unmount it, and remove the empty folder; what is in the volume stays.",
 				Fix: &Fix{"unmount " + path + ", not lazily and not by force, and remove the empty folder", func(ctx context.Context, h Hands) error {
@@ -115,7 +115,7 @@ func leakedMount(f *Facts) (out []Finding) {
 						return err
 					}
 					return h.RemoveTarget(ctx, path)
-				}}})
+				}}}))
 		}
 	}
 	return out
@@ -142,10 +142,10 @@ func targetLeft(f *Facts) (out []Finding) {
 			continue
 		}
 		path := k.Path
-		out = append(out, Finding{Severity: Warning, Subject: k.Handle,
+		out = append(out, f.sure(Finding{Severity: Warning, Subject: k.Handle,
 			Sentence: fmt.Sprintf("Nothing is mounted at %s, where kubelet wanted %s %s ago.", path, k.Handle, f.Report.Time.Sub(k.Written).Round(time.Minute)),
 			Remedy:   "If pod " + k.PodUID + " is starting, see its events. If it is gone, kubelet cannot end it while the folder is there.",
-			Fix:      &Fix{"remove the folder " + path + ", if it is empty", func(ctx context.Context, h Hands) error { return h.RemoveTarget(ctx, path) }}})
+			Fix:      &Fix{"remove the folder " + path + ", if it is empty", func(ctx context.Context, h Hands) error { return h.RemoveTarget(ctx, path) }}}))
 	}
 	return out
 }
@@ -159,7 +159,7 @@ func volumeMissing(f *Facts) (out []Finding) {
 	}
 	told := map[string]bool{}
 	for _, k := range f.Kubelet {
-		if _, known := f.volume(k.Handle); known || told[k.Handle] || f.Report.Time.Sub(k.Written) < settled {
+		if _, known := f.volume(k.Handle); known || f.elsewhere(k.Handle) || told[k.Handle] || f.Report.Time.Sub(k.Written) < settled {
 			continue
 		}
 		told[k.Handle] = true

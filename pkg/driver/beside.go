@@ -16,21 +16,21 @@ import (
 )
 
 // Beside is the configuration of a command beside the driver that works in the same place: what the command was told, else what the running
-// driver was, else what can be told without either. live is nil where no driver runs. all reports that no volume group was named: then it
-// is every one.
+// driver was, else what can be told without either, which guessed names. live is nil where no driver runs.
 //
 // told has the fields that the command was told, and StateDir; the others are empty.
-func Beside(ctx context.Context, told Config) (cfg Config, live *status.Live, all bool, err error) {
+func Beside(ctx context.Context, told Config) (cfg Config, live *status.Live, guessed Guessed, err error) {
 	cfg = Default()
 	cfg.StateDir = cmp.Or(told.StateDir, cfg.StateDir)
 	live, err = status.AskDriver(ctx, cfg.StateDir)
 	if err != nil && !errors.Is(err, status.ErrNotRunning) && ctx.Err() != nil {
-		return cfg, nil, false, err
+		return cfg, nil, Guessed{}, err
 	}
 	var its status.Live
 	if live != nil {
 		its = *live
 	}
+	guessed = Guessed{Node: told.NodeName == "" && its.NodeName == "", KubeletDir: told.KubeletDir == "" && its.KubeletDir == ""}
 	host, _ := os.Hostname() // without it, and without another name, Validate says so
 	cfg.NodeName = cmp.Or(told.NodeName, its.NodeName, host)
 	cfg.DriverName = cmp.Or(told.DriverName, its.DriverName, cfg.DriverName)
@@ -42,9 +42,16 @@ func Beside(ctx context.Context, told Config) (cfg Config, live *status.Live, al
 	case len(its.VolumeGroups) != 0:
 		cfg.VolumeGroups = its.VolumeGroups
 	default:
-		cfg.VolumeGroups, all = []string{"*"}, true
+		cfg.VolumeGroups, guessed.Groups = []string{"*"}, true
 	}
-	return cfg, live, all, cfg.Validate()
+	return cfg, live, guessed, cfg.Validate()
+}
+
+// Guessed is what of a configuration neither the command was told, nor the running driver told. Nothing that takes away something may rest on it.
+type Guessed struct {
+	Groups     bool // it is all of them
+	Node       bool // it is the host's name
+	KubeletDir bool // it is the default
 }
 
 // errReader refuses what only the driver does.

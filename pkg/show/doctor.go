@@ -35,15 +35,15 @@ func Doctor(w io.Writer, f *doctor.Facts, volumes []status.Volume, findings []do
 func (o Options) stands(w io.Writer, f *doctor.Facts, v status.Volume) error {
 	var wants, intends []string
 	for _, k := range f.Kubelet {
-		if k.Handle == v.ID && k.Staging {
+		if f.Names(k.Handle, v) && k.Staging {
 			wants = append(wants, "kubelet: staged at "+k.Path)
-		} else if k.Handle == v.ID {
+		} else if f.Names(k.Handle, v) {
 			wants = append(wants, "kubelet: published at "+k.Path)
 		}
 	}
 	if f.Cluster != nil {
 		for _, pv := range f.Cluster.PVs {
-			if pv.Handle == v.ID {
+			if f.Names(pv.Handle, v) {
 				wants = append(wants, fmt.Sprintf("Kubernetes: PersistentVolume %s, %s, claim %s", pv.Name, pv.Phase, pv.Claim))
 			}
 		}
