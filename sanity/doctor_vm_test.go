@@ -63,9 +63,11 @@ func (c consulted) mends(rule string, left ...string) {
 	c.t.Helper()
 	for _, n := range c.finds(append(left, rule)...) {
 		if n.Rule == rule {
-			if ok, err := doctor.Mend(c.t.Context(), n, c.look, c.hands); !ok || err != nil {
-				c.t.Fatalf("%s: %v %v", rule, ok, err)
+			fix, err := doctor.Still(c.t.Context(), n, c.look)
+			if fix == nil || err != nil {
+				c.t.Fatalf("%s: %v %v", rule, fix, err)
 			}
+			must(c.t, fix.Do(c.t.Context(), c.hands))
 		}
 	}
 	c.finds(left...)

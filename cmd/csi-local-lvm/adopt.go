@@ -76,6 +76,9 @@ func (a *adoption) run(ctx context.Context, name string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if _, err := begin(ctx); err != nil {
+		return err
+	}
 	return a.do(ctx, backend.LVM, mount.New(&run.Local{}, nil), out)
 }
 

@@ -181,6 +181,11 @@ func (c *consultation) pack(ctx context.Context, facts *doctor.Facts, all []doct
 	if err != nil {
 		return fmt.Errorf("--bundle: %w", err)
 	}
+	done, err := begin(ctx) // half of it is worth nothing
+	if err != nil {
+		return errors.Join(err, f.Close(), os.Remove(c.bundle))
+	}
+	defer done()
 	err = doctor.Bundle(ctx, f, facts, all, c.cfg.StateDir, logs)
 	return errors.Join(err, f.Close())
 }
@@ -201,22 +206,46 @@ func (c *consultation) mendWith(ctx context.Context, findings []doctor.Finding, 
 			left = append(left, f)
 			continue
 		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if !c.agreed(lines, f) {
 			left = append(left, f)
 			continue
 		}
-		mended, err := doctor.Mend(ctx, f, c.look, h)
-		switch {
-		case err != nil:
-			fmt.Fprintf(c.out, "  not done: %v\n", err) //nolint:errcheck // who has left hears nothing
+		mended, err := c.mendOne(ctx, f, h)
+		if err != nil {
+			return nil, err
+		}
+		if !mended {
 			left = append(left, f)
-		case mended:
-			fmt.Fprintln(c.out, "  done") //nolint:errcheck // as above
-		default:
-			fmt.Fprintln(c.out, "  nothing was done: a fresh look does not find it any more") //nolint:errcheck // as above
 		}
 	}
 	return left, nil
+}
+
+// mendOne looks again, and carries out the fix of a finding that is still found. A signal ends the look, and not the fix. The error is that of the signal.
+func (c *consultation) mendOne(ctx context.Context, f doctor.Finding, h doctor.Hands) (mended bool, err error) {
+	fix, err := doctor.Still(ctx, f, c.look)
+	if err == nil && fix != nil {
+		done, stopped := begin(ctx)
+		if stopped != nil {
+			return false, stopped
+		}
+		defer done()
+		err = fix.Do(context.WithoutCancel(ctx), h)
+	}
+	var outcome string
+	switch {
+	case err != nil:
+		outcome = "not done: " + err.Error()
+	case fix == nil:
+		outcome = "nothing was done: a fresh look does not find it any more"
+	default:
+		outcome = "done"
+	}
+	fmt.Fprintln(c.out, "  "+outcome) //nolint:errcheck // who has left hears nothing
+	return err == nil, nil
 }
 
 // agreed says what is to be done, and asks.

@@ -11,8 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/doctor"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
@@ -120,6 +124,82 @@ func TestMendAsks(t *testing.T) {
 			t.Errorf("%s: %v, did %q, %d left\n%s", c.name, err, h.did, len(left), &out)
 		}
 	}
+}
+
+// At the question, a signal ends doctor at once; while a fix is under way, after it, and nothing is begun any more.
+func TestSignalEndsDoctor(t *testing.T) {
+	orphans := func(context.Context) (*doctor.Facts, error) {
+		f := &doctor.Facts{Version: "v1", PodsKnown: true, Report: &status.Report{Time: time.Now(), Driver: &status.Live{Version: "v1"}}}
+		for _, id := range []string{"csi-1", "csi-2"} {
+			f.Report.Volumes = append(f.Report.Volumes, status.Volume{ID: id, LV: id, VG: "data", Kind: volume.Inline, Boundary: status.Provisioned, PodUID: "gone"})
+		}
+		return f, nil
+	}
+	for _, c := range []struct {
+		name string
+		yes  bool
+		did  string
+		says string
+	}{
+		{"at the question", false, "", "[y/N] "},
+		{"in the middle of a fix", true, "data/csi-1", "  done\n"},
+	} {
+		signals := make(chan os.Signal, 2)
+		silence, never := io.Pipe() // nobody answers
+		var out bytes.Buffer
+		h := &slow{recorder: recorder{}, begun: func() { signals <- syscall.SIGINT }}
+		con := &consultation{yes: c.yes, look: orphans, in: &asked{silence, func() { signals <- syscall.SIGINT }}, out: &out}
+		returned := make(chan error, 1)
+		root := &cobra.Command{SilenceErrors: true, SilenceUsage: true, RunE: func(cmd *cobra.Command, _ []string) error {
+			facts, _ := orphans(cmd.Context())
+			_, err := con.mendWith(cmd.Context(), doctor.Examine(facts), h)
+			returned <- err
+			return err
+		}}
+		root.SetArgs(nil)
+		err := mainErr(root, signals)
+		if c.yes && !h.finished.Load() {
+			t.Errorf("%s: it ended before the fix", c.name)
+		}
+		if err == nil || err.Error() != "signal: interrupt" {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		_ = never.Close() // now the question is answered, and the goroutine ends
+		<-returned
+		if strings.Join(h.did, " ") != c.did || h.cut != nil || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%s: did %q, cut off: %v\n%s", c.name, h.did, h.cut, &out)
+		}
+	}
+}
+
+// asked tells when somebody begins to read.
+type asked struct {
+	io.Reader
+	tell func()
+}
+
+func (a *asked) Read(p []byte) (int, error) {
+	a.tell()
+	return a.Reader.Read(p)
+}
+
+// slow is in the middle of a fix when the signal comes, and goes on for longer than a command that only looks may take.
+type slow struct {
+	recorder
+	begun    func()
+	finished atomic.Bool
+	cut      error
+}
+
+func (s *slow) RemoveInline(ctx context.Context, ref volume.Ref) error {
+	s.begun()
+	select {
+	case <-ctx.Done():
+		s.cut = ctx.Err()
+	case <-time.After(2 * moment):
+	}
+	s.finished.Store(true)
+	return s.recorder.RemoveInline(ctx, ref)
 }
 
 func TestDoctorAboutOneVolume(t *testing.T) {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/driver"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
@@ -37,29 +35,6 @@ func main() {
 	}
 }
 
-// mainErr runs the command. The first signal asks it to finish what it does; the second one ends it here and now, in the
-// middle of whatever runs, which the journal is made for.
-func mainErr(root *cobra.Command, signals <-chan os.Signal) error {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- root.ExecuteContext(ctx) }()
-
-	select {
-	case err := <-ended:
-		return err
-	case s := <-signals:
-		klog.Background().Info("stopping: calls that run are finished and answered; a second signal ends at once", "signal", s.String())
-		stop()
-	}
-	select {
-	case err := <-ended:
-		return err
-	case s := <-signals:
-		return fmt.Errorf("second signal (%s): ended at once; what was not finished is taken up at the next start", s)
-	}
-}
-
 func command(env func(string) string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "csi-local-lvm",
@@ -78,6 +53,11 @@ func guardCommand() *cobra.Command {
 		Use:    driver.GuardCommand,
 		Args:   cobra.NoArgs,
 		Hidden: true,
-		RunE:   func(*cobra.Command, []string) error { return driver.Guard() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := begin(cmd.Context()); err != nil {
+				return err
+			}
+			return driver.Guard()
+		},
 	}
 }

@@ -181,7 +181,12 @@ func TestServeUntilASignal(t *testing.T) {
 
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	told, hang := make(chan struct{}), make(chan struct{})
+	signals, ended := make(chan os.Signal, 2), make(chan error, 1)
 	root := &cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error {
+		if _, err := begin(cmd.Context()); err != nil {
+			return err
+		}
+		signals <- syscall.SIGTERM
 		<-cmd.Context().Done()
 		close(told)
 		<-hang // does not end
@@ -189,9 +194,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}}
 	root.SetArgs(nil)
 	defer close(hang)
-	signals, ended := make(chan os.Signal, 2), make(chan error, 1)
 	go func() { ended <- mainErr(root, signals) }()
-	signals <- syscall.SIGTERM
 	<-told
 	select {
 	case err := <-ended:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"runtime/debug"
 
@@ -43,7 +44,15 @@ func serveCommand(env func(string) string) *cobra.Command {
 		if env("GOGC") == "" { // who set it, knows better
 			debug.SetGCPercent(garbage)
 		}
-		return d.Run(cmd.Context())
+		ctx := cmd.Context()
+		if _, err := begin(ctx); err != nil {
+			return err
+		}
+		said := context.AfterFunc(ctx, func() {
+			klog.Background().Info("stopping: calls that run are finished and answered; a second signal ends at once", "why", context.Cause(ctx).Error())
+		})
+		defer said()
+		return d.Run(ctx)
 	}
 	return cmd
 }

@@ -175,20 +175,24 @@ func Of(f *Facts, all []Finding, word string, volumes []status.Volume) (out []Fi
 	return out
 }
 
-// Mend carries out the fix of a finding, if a fresh look still finds it. again makes that look. The answer of ok false is that there was nothing to
-// mend any more.
-func Mend(ctx context.Context, found Finding, again func(context.Context) (*Facts, error), h Hands) (ok bool, err error) {
+// Still gives the fix of a finding, if a fresh look still finds it. again makes that look. The answer nil is that there is nothing to mend any more.
+func Still(ctx context.Context, found Finding, again func(context.Context) (*Facts, error)) (*Fix, error) {
 	f, err := again(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, now := range Examine(f) {
 		if now.Rule == found.Rule && now.Subject == found.Subject && now.Fix != nil && now.Fix.Says == found.Fix.Says {
-			if err := now.Fix.do(ctx, h); err != nil {
-				return false, fmt.Errorf("%s: %w", now.Fix.Says, err)
-			}
-			return true, nil
+			return now.Fix, nil
 		}
 	}
-	return false, nil
+	return nil, nil
+}
+
+// Do carries out the fix.
+func (x *Fix) Do(ctx context.Context, h Hands) error {
+	if err := x.do(ctx, h); err != nil {
+		return fmt.Errorf("%s: %w", x.Says, err)
+	}
+	return nil
 }
