@@ -29,11 +29,13 @@ type consultation struct {
 	bundle     string
 	word       string // what is asked about; "": everything
 
-	cfg  driver.Config
-	look func(context.Context) (*doctor.Facts, error)
-	in   io.Reader
-	out  io.Writer
-	env  func(string) string
+	cfg   driver.Config
+	look  func(context.Context) (*doctor.Facts, error)
+	hands doctor.Hands // nil: the driver's own
+	in    io.Reader
+	out   io.Writer
+	says  io.Writer // hears what --fix does, as it does it
+	env   func(string) string
 }
 
 func doctorCommand(env func(string) string) *cobra.Command {
@@ -55,9 +57,19 @@ func doctorCommand(env func(string) string) *cobra.Command {
 	flags.StringVar(&c.bundle, "bundle", "", "pack all facts and logs, without secrets, into this new file (tar.gz; - is standard output), for a bug report; with --cluster also the logs that kubectl gives")
 	besideFlags(flags, &c.told)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.in, c.out = cmd.InOrStdin(), cmd.OutOrStdout()
+		c.in, c.out, c.says = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.OutOrStdout()
+		if c.output != outputTable { // one document is all that is on standard output
+			c.says = cmd.ErrOrStderr()
+		}
+		for _, name := range []string{"bundle", "kubeconfig"} {
+			if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
+				return volume.Invalid("--"+name, "", "it is empty; give a file, or leave it out")
+			}
+		}
 		if len(args) == 1 {
-			c.word = args[0]
+			if c.word = strings.TrimRight(args[0], "/"); c.word == "" {
+				return volume.Invalid("VOLUME|TARGET|POD-UID", args[0], "it names nothing; give a volume, a path or the uid of a pod, or leave it out for everything")
+			}
 		}
 		return c.run(cmd.Context())
 	}
@@ -102,15 +114,27 @@ func (c *consultation) run(ctx context.Context) error {
 	if c.bundle == bundleOut {
 		c.out = io.Discard // it has the bundle
 	}
-	if err := c.print(facts, volumes, findings); err != nil {
-		return err
-	}
-	if c.fix {
-		if findings, err = c.mend(ctx, findings); err != nil {
+	if c.output == outputTable {
+		if err := show.Doctor(c.out, facts, volumes, findings, terminal(c.out, c.env)); err != nil {
 			return err
 		}
 	}
-	if worst := doctor.Worst(findings); worst != doctor.Note {
+	left := findings
+	if c.fix {
+		if left, err = c.mend(ctx, findings); err != nil {
+			return err
+		}
+	}
+	if c.output != outputTable { // with what came of each fix
+		err := writeAs(c.out, c.output, struct {
+			Volumes  []status.Volume  `json:"volumes,omitempty"`
+			Findings []doctor.Finding `json:"findings"`
+		}{volumes, findings})
+		if err != nil {
+			return err
+		}
+	}
+	if worst := doctor.Worst(left); worst != doctor.Note {
 		return exitStatus(worst)
 	}
 	return nil
@@ -152,16 +176,6 @@ func (c *consultation) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (c *consultation) print(facts *doctor.Facts, volumes []status.Volume, findings []doctor.Finding) error {
-	if c.output == outputTable {
-		return show.Doctor(c.out, facts, volumes, findings, terminal(c.out, c.env))
-	}
-	return writeAs(c.out, c.output, struct {
-		Volumes  []status.Volume  `json:"volumes,omitempty"`
-		Findings []doctor.Finding `json:"findings"`
-	}{volumes, findings})
-}
-
 // bundleOut as the file of the bundle is standard output: so it comes out of a container in which nothing can be written.
 const bundleOut = "-"
 
@@ -190,18 +204,21 @@ func (c *consultation) pack(ctx context.Context, facts *doctor.Facts, all []doct
 	return errors.Join(err, f.Close())
 }
 
-// mend carries out the fixes, and gives what is left.
+// mend carries out the fixes, takes note with each finding of what came of it, and gives what is left.
 func (c *consultation) mend(ctx context.Context, findings []doctor.Finding) ([]doctor.Finding, error) {
-	backend, err := driver.Real(c.cfg, nil)
-	if err != nil {
-		return nil, err
+	if c.hands == nil {
+		backend, err := driver.Real(c.cfg, nil)
+		if err != nil {
+			return nil, err
+		}
+		c.hands = driver.Hands{Backend: backend}
 	}
-	return c.mendWith(ctx, findings, driver.Hands{Backend: backend})
+	return c.mendWith(ctx, findings, c.hands)
 }
 
 func (c *consultation) mendWith(ctx context.Context, findings []doctor.Finding, h doctor.Hands) (left []doctor.Finding, err error) {
 	lines := bufio.NewReader(c.in)
-	for _, f := range findings {
+	for i, f := range findings {
 		if f.Fix == nil {
 			left = append(left, f)
 			continue
@@ -210,10 +227,11 @@ func (c *consultation) mendWith(ctx context.Context, findings []doctor.Finding, 
 			return nil, context.Cause(ctx)
 		}
 		if !c.agreed(lines, f) {
+			findings[i].Outcome = "not done: not agreed to"
 			left = append(left, f)
 			continue
 		}
-		mended, err := c.mendOne(ctx, f, h)
+		mended, err := c.mendOne(ctx, &findings[i], h)
 		if err != nil {
 			return nil, err
 		}
@@ -225,8 +243,8 @@ func (c *consultation) mendWith(ctx context.Context, findings []doctor.Finding, 
 }
 
 // mendOne looks again, and carries out the fix of a finding that is still found. A signal ends the look, and not the fix. The error is that of the signal.
-func (c *consultation) mendOne(ctx context.Context, f doctor.Finding, h doctor.Hands) (mended bool, err error) {
-	fix, err := doctor.Still(ctx, f, c.look)
+func (c *consultation) mendOne(ctx context.Context, f *doctor.Finding, h doctor.Hands) (mended bool, err error) {
+	fix, err := doctor.Still(ctx, *f, c.look)
 	if err == nil && fix != nil {
 		done, stopped := begin(ctx)
 		if stopped != nil {
@@ -235,27 +253,26 @@ func (c *consultation) mendOne(ctx context.Context, f doctor.Finding, h doctor.H
 		defer done()
 		err = fix.Do(context.WithoutCancel(ctx), h)
 	}
-	var outcome string
 	switch {
 	case err != nil:
-		outcome = "not done: " + err.Error()
+		f.Outcome = "not done: " + err.Error()
 	case fix == nil:
-		outcome = "nothing was done: a fresh look does not find it any more"
+		f.Outcome = "nothing was done: a fresh look does not find it any more"
 	default:
-		outcome = "done"
+		f.Outcome = "done"
 	}
-	fmt.Fprintln(c.out, "  "+outcome) //nolint:errcheck // who has left hears nothing
+	fmt.Fprintln(c.says, "  "+f.Outcome) //nolint:errcheck // who has left hears nothing
 	return err == nil, nil
 }
 
 // agreed says what is to be done, and asks.
 func (c *consultation) agreed(lines *bufio.Reader, f doctor.Finding) bool {
 	if c.yes {
-		fmt.Fprintf(c.out, "%s: %s\n", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
+		fmt.Fprintf(c.says, "%s: %s\n", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
 		return true
 	}
-	fmt.Fprintf(c.out, "%s: %s? [y/N] ", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
-	answer, _ := lines.ReadString('\n')                         // an end is no
+	fmt.Fprintf(c.says, "%s: %s? [y/N] ", f.Subject, f.Fix.Says) //nolint:errcheck // as in mendWith
+	answer, _ := lines.ReadString('\n')                          // an end is no
 	return strings.EqualFold(strings.TrimSpace(answer), "y")
 }
 

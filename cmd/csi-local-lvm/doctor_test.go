@@ -50,9 +50,14 @@ func TestDoctor(t *testing.T) {
 	if _, err := execute(noEnv, append(slices.Clone(common), "--bundle=-", "--fix", "--yes")...); !errors.Is(err, volume.ErrInvalid) {
 		t.Errorf("what --fix says is mixed into the bundle: %v", err)
 	}
-	for _, bad := range []string{"--output=xml", "--yes", "--fix", "--bundle=" + bundle, "--kubeconfig=/none", "no-such-volume"} {
+	for _, bad := range []string{"--output=xml", "--yes", "--fix", "--bundle=" + bundle, "--kubeconfig=/none", "--kubeconfig=", "no-such-volume"} {
 		if _, err := execute(noEnv, append(slices.Clone(common), bad)...); err == nil || errors.As(err, &silent) {
 			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	for _, empty := range []string{"", "/", "//", "--bundle=", "--kubeconfig="} {
+		if _, err := execute(noEnv, append(slices.Clone(common), empty)...); !errors.Is(err, volume.ErrInvalid) {
+			t.Errorf("%q is taken for everything, or for nothing: %v", empty, err)
 		}
 	}
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 0 {
@@ -117,7 +122,7 @@ func TestMendAsks(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		h := &recorder{err: c.fails}
-		con := &consultation{yes: c.yes, look: orphans, in: strings.NewReader(c.answers), out: &out}
+		con := &consultation{yes: c.yes, look: orphans, in: strings.NewReader(c.answers), says: &out}
 		facts, _ := orphans(t.Context())
 		left, err := con.mendWith(t.Context(), doctor.Examine(facts), h)
 		if err != nil || strings.Join(h.did, " ") != c.did || len(left) != c.left || !strings.Contains(out.String(), c.says) {
@@ -148,7 +153,7 @@ func TestSignalEndsDoctor(t *testing.T) {
 		silence, never := io.Pipe() // nobody answers
 		var out bytes.Buffer
 		h := &slow{recorder: recorder{}, begun: func() { signals <- syscall.SIGINT }}
-		con := &consultation{yes: c.yes, look: orphans, in: &asked{silence, func() { signals <- syscall.SIGINT }}, out: &out}
+		con := &consultation{yes: c.yes, look: orphans, in: &asked{silence, func() { signals <- syscall.SIGINT }}, says: &out}
 		returned := make(chan error, 1)
 		root := &cobra.Command{SilenceErrors: true, SilenceUsage: true, RunE: func(cmd *cobra.Command, _ []string) error {
 			facts, _ := orphans(cmd.Context())
@@ -200,6 +205,30 @@ func (s *slow) RemoveInline(ctx context.Context, ref volume.Ref) error {
 	}
 	s.finished.Store(true)
 	return s.recorder.RemoveInline(ctx, ref)
+}
+
+// With -o json, one document is all that is on standard output, and it has what came of each fix.
+func TestFixInJSON(t *testing.T) {
+	var out, says bytes.Buffer
+	look := func(context.Context) (*doctor.Facts, error) {
+		f := &doctor.Facts{Version: "v1", PodsKnown: true, Report: &status.Report{Time: time.Now(), Driver: &status.Live{Version: "v1"}}}
+		f.Report.Volumes = []status.Volume{{ID: "csi-1", LV: "csi-1", VG: "data", Kind: volume.Inline, Boundary: status.Provisioned, PodUID: "gone"}}
+		return f, nil
+	}
+	c := &consultation{output: outputJSON, fix: true, yes: true, env: noEnv, look: look, hands: &recorder{err: volume.ErrBusy}, out: &out, says: &says}
+	var silent exitStatus
+	if err := c.run(t.Context()); !errors.As(err, &silent) || silent != exitStatus(doctor.Warning) {
+		t.Error(err)
+	}
+	var page struct {
+		Findings []struct{ Rule, Outcome string }
+	}
+	if err := json.Unmarshal(out.Bytes(), &page); err != nil || len(page.Findings) != 1 || !strings.HasPrefix(page.Findings[0].Outcome, "not done: remove logical volume") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	if !strings.Contains(says.String(), "csi-1: remove logical volume") || !strings.Contains(says.String(), "  not done: ") {
+		t.Errorf("%s", &says)
+	}
 }
 
 func TestDoctorAboutOneVolume(t *testing.T) {

@@ -39,6 +39,8 @@ type Finding struct {
 	Sentence string   `json:"sentence"`
 	Remedy   string   `json:"remedy"`
 	Fix      *Fix     `json:"fix,omitempty"` // nil: nothing that may be done without thinking
+	// Outcome is what came of the fix where it was to be carried out.
+	Outcome string `json:"outcome,omitempty"`
 }
 
 // Fix is a remedy that is safe: it takes away nothing that somebody uses, or that holds data somebody may want.
