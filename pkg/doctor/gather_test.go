@@ -181,6 +181,25 @@ func TestMend(t *testing.T) {
 	}
 }
 
+// idle resumes nothing.
+type idle struct{ hands }
+
+func (idle) Resume(context.Context) ([]volume.Ref, error) { return nil, nil }
+
+// A fix that changed nothing is not called done.
+func TestNothingResumed(t *testing.T) {
+	b := newBench(t)
+	r, _ := b.volume(volume.Persistent, "pvc-1")
+	b.m.EditLV(r, func(s *fake.State) { s.Suspended = true })
+	f, _ := b.look(t.Context())
+	fix, err := Still(t.Context(), Examine(f)[0], b.look)
+	b.must(err)
+	if err := fix.Do(t.Context(), idle{hands{b}}); !errors.Is(err, errNotResumed) {
+		t.Errorf("%v", err)
+	}
+	b.must(fix.Do(t.Context(), hands{b}))
+}
+
 // What has come to be used since the look is not touched.
 func TestMendLooksAgain(t *testing.T) {
 	b := newBench(t)

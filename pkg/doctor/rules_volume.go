@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,15 +15,21 @@ import (
 // settled is how long something lasts that is no moment between two steps of kubelet.
 const settled = 2 * time.Minute
 
+// errNotResumed: what is suspended is neither a volume of the driver's nor LVM's below one, or is resumed by now.
+var errNotResumed = errors.New("nothing was resumed: no volume of the driver's is suspended as LVM leaves it; dmsetup info -c shows what is")
+
 func suspended(f *Facts) (out []Finding) {
 	for _, v := range f.Report.Volumes {
 		if !v.Suspended {
 			continue
 		}
 		out = append(out, Finding{Severity: Fault, Subject: v.ID, Sentence: fmt.Sprintf("The device of %s, or one below it, is suspended: whoever touches it hangs.", v.Ref()),
-			Remedy: "The driver resumes by itself what a killed LVM command left so. What somebody else suspended: find out who, then dmsetup resume.",
-			Fix: &Fix{"resume the devices of the driver's volumes that a killed LVM command left suspended", func(ctx context.Context, h Hands) error {
-				_, err := h.Resume(ctx)
+			Remedy: "The driver resumes its own volumes by itself, whether a killed LVM command left them so or somebody suspended them by hand. A device below that is not LVM's: find out who suspended it, then dmsetup resume.",
+			Fix: &Fix{"resume the driver's volumes that are suspended (lvchange --refresh), also those that somebody suspended by hand", func(ctx context.Context, h Hands) error {
+				resumed, err := h.Resume(ctx)
+				if err == nil && len(resumed) == 0 {
+					err = errNotResumed
+				}
 				return err
 			}}})
 	}
