@@ -57,9 +57,9 @@ func doctorCommand(env func(string) string) *cobra.Command {
 	flags.StringVar(&c.bundle, "bundle", "", "pack all facts and logs, without secrets, into this new file (tar.gz; - is standard output), for a bug report; with --cluster also the logs that kubectl gives")
 	besideFlags(flags, &c.told)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.in, c.out, c.says = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.OutOrStdout()
+		c.in, c.out, c.says = cmd.InOrStdin(), cmd.OutOrStdout(), show.Guarded(cmd.OutOrStdout())
 		if c.output != outputTable { // one document is all that is on standard output
-			c.says = cmd.ErrOrStderr()
+			c.says = show.Guarded(cmd.ErrOrStderr())
 		}
 		for _, name := range []string{"bundle", "kubeconfig"} {
 			if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
