@@ -291,6 +291,9 @@ func (l *Local) command(ctx context.Context, killable bool, name string, args []
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C", "DM_DISABLE_UDEV=1", "LVM_SUPPRESS_FD_WARNINGS=1")
 	// A group of its own: a Ctrl-C at the driver's terminal must not interrupt an lvcreate.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if killable { // and what nobody waits for any more, such as a report that waits for LVM's lock, ends with this process (prctl(2))
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 	return cmd
 }
 
