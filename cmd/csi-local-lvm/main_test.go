@@ -295,7 +295,7 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var out bytes.Buffer
 	n := 0
-	err := repeat(ctx, time.Millisecond, &out, func(_ context.Context, w io.Writer) error {
+	err := repeat(ctx, time.Millisecond, true, &out, func(_ context.Context, w io.Writer) error {
 		if n++; n == 3 {
 			cancel()
 		}

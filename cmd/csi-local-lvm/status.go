@@ -56,7 +56,7 @@ func statusCommand(env func(string) string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return repeat(cmd.Context(), watch, cmd.OutOrStdout(), func(ctx context.Context, out io.Writer) error { return write(out, look.report(ctx)) })
+		return repeat(cmd.Context(), watch, env("TERM") != "dumb", cmd.OutOrStdout(), func(ctx context.Context, out io.Writer) error { return write(out, look.report(ctx)) })
 	}
 	return cmd
 }
@@ -137,7 +137,7 @@ func terminal(w io.Writer, env func(string) string) show.Options {
 	if err != nil || width <= 0 {
 		width = 80
 	}
-	locale := env("LC_ALL") + env("LC_CTYPE") + env("LANG")
+	locale := cmp.Or(env("LC_ALL"), env("LC_CTYPE"), env("LANG")) // the first that is set counts: locale(7)
 	return show.Options{Width: width, Color: env("NO_COLOR") == "" && env("TERM") != "dumb", Unicode: strings.Contains(strings.ToUpper(locale), "UTF-8")}
 }
 
@@ -150,8 +150,8 @@ func asTerminal(stream any) (f *os.File, ok bool) {
 // emptied makes a terminal empty, and begins at its top.
 const emptied = "\x1b[H\x1b[2J"
 
-// repeat writes once, or so long apart until ctx ends.
-func repeat(ctx context.Context, apart time.Duration, w io.Writer, write func(context.Context, io.Writer) error) error {
+// repeat writes once, or so long apart until ctx ends. A terminal that can be emptied shows one page at a time.
+func repeat(ctx context.Context, apart time.Duration, canEmpty bool, w io.Writer, write func(context.Context, io.Writer) error) error {
 	if apart == 0 {
 		var page bytes.Buffer // a thousand volumes are not a thousand writes
 		err := write(ctx, &page)
@@ -168,7 +168,7 @@ func repeat(ctx context.Context, apart time.Duration, w io.Writer, write func(co
 		if err != nil {
 			return err
 		}
-		if onTerminal {
+		if onTerminal && canEmpty {
 			_, err = io.WriteString(w, emptied)
 		}
 		if err == nil {
