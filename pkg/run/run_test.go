@@ -64,7 +64,7 @@ func TestProgramsOfADeadProcess(t *testing.T) {
 	if how := os.Getenv("TEST_RUN_AS"); how != "" {
 		l := &Local{}
 		run := map[string]func(context.Context, string, ...string) (Result, error){"Read": l.Read, "Write": l.Write}[how]
-		_, err := run(t.Context(), "sh", "-c", "echo $$ > "+os.Getenv("TEST_RUN_PID")+"; exec sleep 600")
+		_, err := run(t.Context(), "sh", "-c", "echo $$ >$TEST_RUN_PID; exec sleep 600")
 		t.Fatalf("it ended: %v", err)
 	}
 	for how, ends := range map[string]bool{"Read": true, "Write": false} {
