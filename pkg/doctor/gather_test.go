@@ -29,6 +29,7 @@ type bench struct {
 	m     *fake.Machine
 	tools fake.Tools
 	where Where
+	live  error // nil: a driver runs
 }
 
 func newBench(t *testing.T) *bench {
@@ -87,7 +88,12 @@ func (b *bench) look(ctx context.Context) (*Facts, error) {
 		Health: health.New(b.tools.LVM, b.tools.Mounts, b.tools.Paths.Resolve), Mounts: b.tools.Mounts.List, Resolve: b.tools.Paths.Resolve,
 		Holders: b.tools.Mounts.Holders,
 		Journal: func() ([]journal.Record, []string, error) { return nil, nil, nil },
-		Live:    func(context.Context) (*status.Live, error) { return &status.Live{Version: "v1"}, nil },
+		Live: func(context.Context) (*status.Live, error) {
+			if b.live != nil {
+				return nil, b.live
+			}
+			return &status.Live{Version: "v1"}, nil
+		},
 	})
 	f := Gather(ctx, b.where, "v1", c, c.Collect)
 	f.Machine = Machine{} // of this machine, of which a test knows nothing
@@ -126,10 +132,6 @@ func TestMend(t *testing.T) {
 		rule  string
 		fault func(b *bench)
 	}{
-		{"suspended", func(b *bench) {
-			r, _ := b.volume(volume.Persistent, "pvc-1")
-			b.m.EditLV(r, func(s *fake.State) { s.Suspended = true })
-		}},
 		{"inactive", func(b *bench) {
 			r, _ := b.volume(volume.Persistent, "pvc-1")
 			b.must(os.Remove(b.wanted("uid-1", "node-1/data/pvc-1")))
@@ -186,18 +188,37 @@ type idle struct{ hands }
 
 func (idle) Resume(context.Context) ([]volume.Ref, error) { return nil, nil }
 
-// A fix that changed nothing is not called done.
-func TestNothingResumed(t *testing.T) {
+// What is suspended is left to a driver that runs, or may. Without one it is mended, and a fix that changed nothing is not called done.
+func TestResume(t *testing.T) {
 	b := newBench(t)
 	r, _ := b.volume(volume.Persistent, "pvc-1")
 	b.m.EditLV(r, func(s *fake.State) { s.Suspended = true })
-	f, _ := b.look(t.Context())
-	fix, err := Still(t.Context(), Examine(f)[0], b.look)
-	b.must(err)
-	if err := fix.Do(t.Context(), idle{hands{b}}); !errors.Is(err, errNotResumed) {
+	find := func() *Fix {
+		t.Helper()
+		f, _ := b.look(t.Context())
+		for _, n := range Examine(f) {
+			if n.Rule == "suspended" {
+				return n.Fix
+			}
+		}
+		t.Fatal("not found")
+		return nil
+	}
+	if fix := find(); fix != nil {
+		t.Errorf("beside a driver that runs: %s", fix.Says)
+	}
+	b.live = errors.New("permission denied")
+	if fix := find(); fix != nil {
+		t.Errorf("beside a driver that may run: %s", fix.Says)
+	}
+	b.live = status.ErrNotRunning
+	if err := find().Do(t.Context(), idle{hands{b}}); !errors.Is(err, errNotResumed) {
 		t.Errorf("%v", err)
 	}
-	b.must(fix.Do(t.Context(), hands{b}))
+	b.must(find().Do(t.Context(), hands{b}))
+	if d, err := b.tools.LVM.Device(t.Context(), r); err != nil || d.Suspended {
+		t.Errorf("%+v, %v", d, err)
+	}
 }
 
 // What has come to be used since the look is not touched.

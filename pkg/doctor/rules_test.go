@@ -89,7 +89,7 @@ var cases = []struct {
 	{"suspended", func(f *Facts) {
 		first(f).Suspended = true
 		first(f).Conditions = []status.Condition{{Status: "inaccessible", Reason: "DeviceSuspended", Message: "x"}}
-	}, "fault suspended " + handle, "whoever touches it hangs", "resume the driver's volumes"},
+	}, "fault suspended " + handle, "whoever touches it hangs", ""},
 	{"inactive, and wanted", func(f *Facts) {
 		v := first(f)
 		v.Active, v.Mounts, v.Boundary, v.Open, f.Report.Mounts, f.Kubelet[0].IsFolder = false, nil, status.Provisioned, 0, nil, false

@@ -18,22 +18,28 @@ const settled = 2 * time.Minute
 // errNotResumed: what is suspended is neither a volume of the driver's nor LVM's below one, or is resumed by now.
 var errNotResumed = errors.New("nothing was resumed: no volume of the driver's is suspended as LVM leaves it; dmsetup info -c shows what is")
 
+// suspended has no fix while a driver runs, or may: that resumes by itself, and a device that it holds for the snapshots of a group must stay held.
 func suspended(f *Facts) (out []Finding) {
 	for _, v := range f.Report.Volumes {
 		if !v.Suspended {
 			continue
 		}
-		out = append(out, Finding{Severity: Fault, Subject: v.ID, Sentence: fmt.Sprintf("The device of %s, or one below it, is suspended: whoever touches it hangs.", v.Ref()),
-			Remedy: "The driver resumes its own volumes by itself, whether a killed LVM command left them so or somebody suspended them by hand. A device below that is not LVM's: find out who suspended it, then dmsetup resume.",
-			Fix: &Fix{"resume the driver's volumes that are suspended (lvchange --refresh), also those that somebody suspended by hand", func(ctx context.Context, h Hands) error {
-				resumed, err := h.Resume(ctx)
-				if err == nil && len(resumed) == 0 {
-					err = errNotResumed
-				}
-				return err
-			}}})
+		n := Finding{Severity: Fault, Subject: v.ID, Sentence: fmt.Sprintf("The device of %s, or one below it, is suspended: whoever touches it hangs.", v.Ref()),
+			Remedy: "The driver resumes its own volumes within a minute, whether a killed LVM command left them so or somebody suspended them by hand. A device below that is not LVM's: find out who suspended it, then dmsetup resume."}
+		if f.Report.Driver == nil && f.Report.DriverUnknown == "" {
+			n.Fix = &Fix{"resume the driver's volumes that are suspended (lvchange --refresh), also those that somebody suspended by hand", resume}
+		}
+		out = append(out, n)
 	}
 	return out
+}
+
+func resume(ctx context.Context, h Hands) error {
+	resumed, err := h.Resume(ctx)
+	if err == nil && len(resumed) == 0 {
+		return errNotResumed
+	}
+	return err
 }
 
 // inactive is about volumes that somebody is to have here. Others have no device after a start of the machine where nothing activates them, and need none.
