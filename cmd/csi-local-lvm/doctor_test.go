@@ -131,6 +131,38 @@ func TestMendAsks(t *testing.T) {
 	}
 }
 
+// The command itself mends, and its standard output is one document, whatever it says meanwhile.
+func TestFixCommandInJSON(t *testing.T) {
+	kubelet := t.TempDir()
+	folder := filepath.Join(kubelet, "pods/uid-1/volumes/kubernetes.io~csi/pv")
+	file, old := filepath.Join(folder, "vol_data.json"), time.Now().Add(-time.Hour)
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(folder, "mount"), 0o750),
+		os.WriteFile(file, []byte(`{"driverName":"local-lvm.csi.internal","volumeHandle":"n/no-such-group-here/x"}`), 0o600), os.Chtimes(file, old, old),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := execute(noEnv, "doctor", "--state-dir="+t.TempDir(), "--node-name=n", "--volume-groups=no-such-group-here", "--kubelet-dir="+kubelet, "--fix", "--yes", "-o=json")
+	var silent exitStatus
+	if !errors.As(err, &silent) {
+		t.Error(err)
+	}
+	var page struct {
+		Findings []struct{ Rule, Outcome string }
+	}
+	if err := json.Unmarshal([]byte(out), &page); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if !slices.Contains(page.Findings, struct{ Rule, Outcome string }{"target-left", "done"}) {
+		t.Errorf("%s", out)
+	}
+	if _, err := os.Lstat(filepath.Join(folder, "mount")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
+	}
+}
+
 // At the question, a signal ends doctor at once; while a fix is under way, after it, and nothing is begun any more.
 func TestSignalEndsDoctor(t *testing.T) {
 	orphans := func(context.Context) (*doctor.Facts, error) {
