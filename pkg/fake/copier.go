@@ -13,14 +13,11 @@ type Copier struct{ *conn }
 
 // Copy implements lifecycle.Copier. Half a copy holds all names, and nothing in them.
 func (c *Copier) Copy(ctx context.Context, from, to volume.Device, progress func(bytes int64)) error {
-	src, dst, err := c.openBoth(from, to)
+	src, dst, release, err := c.openBoth(from, to)
 	if err != nil {
 		return fmt.Errorf("copy %s to %s: %w", from, to, err)
 	}
-	for _, d := range []*lv{src, dst} {
-		release := c.HoldDevice(d.ref)
-		defer release()
-	}
+	defer release()
 	for half := range int64(2) {
 		what := fmt.Sprintf("%s to %s, half %d", from.Path, to.Path, half+1)
 		err := c.change(ctx, "copy", what, func() error {
@@ -44,15 +41,15 @@ func (c *Copier) Copy(ctx context.Context, from, to volume.Device, progress func
 	return c.change(ctx, "fsync", to.Path, func() error { return nil })
 }
 
-// openBoth gives what is behind the devices, of which nobody may have the destination open.
-func (c *Copier) openBoth(from, to volume.Device) (src, dst *lv, err error) {
+// openBoth gives what is behind the devices, of which nobody may have the destination open, and keeps them open until release is called.
+func (c *Copier) openBoth(from, to volume.Device) (src, dst *lv, release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if src, err = c.device(from); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if dst, err = c.device(to); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	switch {
 	case src.deviceBytes() > dst.deviceBytes():
@@ -60,7 +57,12 @@ func (c *Copier) openBoth(from, to volume.Device) (src, dst *lv, err error) {
 	case c.openCount(dst) != 0:
 		err = volume.ErrBusy
 	}
-	return src, dst, err
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	_, closeSource := c.hold("open device", "/dev/"+src.nodeName())
+	_, closeDestination := c.hold("open device", "/dev/"+dst.nodeName())
+	return src, dst, func() { closeSource(); closeDestination() }, nil
 }
 
 // empty takes away what is in files, and the second half of what is in none.

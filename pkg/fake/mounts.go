@@ -107,6 +107,11 @@ func (m *Machine) RemountReadOnly(path string) {
 func (m *Machine) Hold(how, path string) (pid int, release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.hold(how, path)
+}
+
+// hold is Hold, with m.mu held.
+func (m *Machine) hold(how, path string) (pid int, release func()) {
 	place, _, err := m.walk(path, true)
 	m.must(err)
 	o := &open{path: path, mount: place.mount}
@@ -146,9 +151,8 @@ func (m *Machine) HoldElsewhere(path string) (pid int, release func()) {
 // HoldDevice keeps the device of an active LV open until release is called.
 func (m *Machine) HoldDevice(r volume.Ref) (release func()) {
 	m.mu.Lock()
-	path := "/dev/" + m.volume(r).nodeName()
-	m.mu.Unlock()
-	_, release = m.Hold("open device", path)
+	defer m.mu.Unlock()
+	_, release = m.hold("open device", "/dev/"+m.volume(r).nodeName())
 	return release
 }
 
