@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/csi-local-lvm/csi-local-lvm/pkg/fleet"
 	"github.com/csi-local-lvm/csi-local-lvm/pkg/run"
 )
 
@@ -16,6 +17,9 @@ type cluster struct {
 	t     *testing.T
 	lines []string
 	pods  string
+	// What the pod b answers.
+	silent string
+	err    error
 }
 
 func (c *cluster) Read(_ context.Context, name string, args ...string) (run.Result, error) {
@@ -27,7 +31,7 @@ func (c *cluster) Read(_ context.Context, name string, args ...string) (run.Resu
 	case strings.HasSuffix(line, "exec -n ns a -c driver -- csi-local-lvm status -o json"):
 		return run.Result{Stdout: `{"time":"2026-01-02T03:04:05Z","node":"node-2","driverName":"d","volumeGroups":[{"name":"data","sizeBytes":1024}],"volumes":[]}`}, nil
 	case strings.HasSuffix(line, "exec -n ns b -c driver -- csi-local-lvm status -o json"):
-		return run.Result{}, errors.New("container is not running")
+		return run.Result{Stdout: c.silent}, c.err
 	}
 	c.t.Errorf("not expected: %s", line)
 	return run.Result{}, errors.New("not expected")
@@ -40,7 +44,7 @@ func (c *cluster) Write(context.Context, string, ...string) (run.Result, error) 
 func TestPlugin(t *testing.T) {
 	const both = `{"items":[{"metadata":{"name":"a","namespace":"ns"},"spec":{"nodeName":"node-2"}},{"metadata":{"name":"b","namespace":"ns"},"spec":{"nodeName":"node-1"}},{"metadata":{"name":"new","namespace":"ns"},"spec":{}}]}`
 	ask := func(pods string, args ...string) (string, *cluster, error) {
-		c := &cluster{t: t, pods: pods}
+		c := &cluster{t: t, pods: pods, err: errors.New("container is not running")}
 		cmd := pluginCommand(noEnv, c)
 		var out bytes.Buffer
 		cmd.SetOut(&out)
@@ -59,6 +63,12 @@ func TestPlugin(t *testing.T) {
 	var nodes []map[string]any
 	if err := json.Unmarshal([]byte(out), &nodes); err != nil || len(nodes) != 2 || nodes[0]["node"] != "node-1" || nodes[0]["error"] == nil || nodes[1]["report"] == nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+	for answer, why := range map[string]string{"null": "no report", "{}": "no report", "panic": "not understood"} {
+		nodes, err := fleet.Ask(t.Context(), &cluster{t: t, pods: both, silent: answer}, nil, fleet.Selector)
+		if err != nil || len(nodes) != 2 || !strings.Contains(nodes[0].Error, why) || nodes[0].Report != nil {
+			t.Errorf("%s: %+v, %v", answer, nodes, err)
+		}
 	}
 	for _, bad := range []struct {
 		pods string

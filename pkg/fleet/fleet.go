@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,6 +79,9 @@ func report(ctx context.Context, r run.Runner, kubectl []string, pod string) (*s
 	var out status.Report
 	if err := json.Unmarshal([]byte(res.Stdout), &out); err != nil {
 		return nil, fmt.Errorf("its answer is not understood: %w", err)
+	}
+	if out.Time.IsZero() {
+		return nil, errors.New("its answer is no report")
 	}
 	return &out, nil
 }
