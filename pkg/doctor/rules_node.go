@@ -24,7 +24,7 @@ func driverDown(f *Facts) []Finding {
 	case f.Report.Driver != nil:
 		return nil
 	case f.Report.DriverUnknown != "":
-		return []Finding{{Severity: Fault, Subject: node, Sentence: "It is not known whether a driver runs, and how it is: " + f.Report.DriverUnknown + ".",
+		return []Finding{{Severity: Fault, Subject: node, Sentence: "No driver answers on the state folder: it is not known whether one runs (" + f.Report.DriverUnknown + ").",
 			Remedy: "Ask as root. If its process is stopped or hangs, delete its pod: what it has begun, it finishes when it starts again."}}
 	}
 	return []Finding{{Severity: Fault, Subject: node, Sentence: "No driver runs on the state folder: nothing is published here, and no teardown is carried on.",

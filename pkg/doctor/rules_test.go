@@ -67,6 +67,8 @@ var cases = []struct {
 
 	{"a question failed", func(f *Facts) { f.Report.Unknown = []string{"the mount table: no answer in time"} }, "fault not-known node", "the mount table: no answer in time.", ""},
 	{"no driver", func(f *Facts) { f.Report.Driver = nil }, "fault driver-down node", "No driver runs", ""},
+	{"a driver that does not answer", func(f *Facts) { f.Report.Driver, f.Report.DriverUnknown = nil, "deadline exceeded" }, "fault driver-down node",
+		"No driver answers on the state folder: it is not known whether one runs (deadline exceeded).", ""},
 	{"not ready", func(f *Facts) { f.Report.Driver.NotReady = "LVM is not there" }, "fault driver-not-ready node", "LVM is not there", ""},
 	{"another version", func(f *Facts) { f.Version = "v2" }, "warning version-skew node", "is v1, and this command is v2", ""},
 	{"no mkfs", func(f *Facts) { f.Machine.MissingTools = []string{"mkfs.xfs"} }, "warning tool-missing node", "mkfs.xfs is missing; it is needed for XFS", ""},

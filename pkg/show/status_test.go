@@ -103,6 +103,14 @@ func TestWithoutATerminal(t *testing.T) {
 	if page := render(t, down, Options{}); !strings.Contains(page, "not running; what follows was found out without it") {
 		t.Error(page)
 	}
+	down.DriverUnknown = "deadline exceeded"
+	if page := render(t, down, Options{}); strings.Contains(page, "not running") || !strings.Contains(page, "does not answer (deadline exceeded)") {
+		t.Error(page)
+	}
+	blind := &status.Report{Time: time.Now(), Node: "n", Owner: "d", Unknown: []string{"the logical volumes: no answer in time"}}
+	if page := render(t, blind, Options{}); strings.Contains(page, "no volumes") || !strings.Contains(page, "volumes: not known") {
+		t.Error(page)
+	}
 	empty := render(t, &status.Report{Time: time.Now(), Node: "n", Owner: "d"}, Options{})
 	if !strings.Contains(empty, "no volumes") || strings.Contains(empty, "WRONG") {
 		t.Error(empty)
