@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -143,6 +144,16 @@ func (d deviceMapper) ioctl(command dmCommand, of dmTarget, flags uint32, data [
 	return buf, nil
 }
 
+// whole is ioctl for an answer of unknown size: with more and more room for it, until it fits or there was room for most bytes.
+func (d deviceMapper) whole(command dmCommand, of dmTarget, flags uint32, most int) ([]byte, error) {
+	for bytes := 4096; ; bytes *= 16 {
+		buf, err := d.ioctl(command, of, flags, make([]byte, bytes))
+		if err != nil || bytes >= most || binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag == 0 {
+			return buf, err
+		}
+	}
+}
+
 // askKernel asks for the device of this device-mapper name. ErrNotFound: there is none.
 func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 	buf, err := d.ioctl(dmDevStatus, dmTarget{name: name}, 0, nil)
@@ -163,18 +174,14 @@ func (d deviceMapper) askKernel(name string) (dmStatus, error) {
 // askNames gives the kernel's name, such as dm-3, of each device-mapper device by its device-mapper name. Where device-mapper was not needed
 // yet, there may be nothing to ask.
 func (d deviceMapper) askNames() (map[string]string, error) {
-	for bytes := 64 << 10; ; bytes *= 4 {
-		buf, err := d.ioctl(dmListDevices, dmTarget{}, 0, make([]byte, bytes))
-		if err != nil {
-			if some, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")); len(some) == 0 { // the pattern is right
-				return nil, nil // there is nothing to list
-			}
-			return nil, fmt.Errorf("DM_LIST_DEVICES: %w", err)
+	buf, err := d.whole(dmListDevices, dmTarget{}, 0, math.MaxInt)
+	if err != nil {
+		if some, _ := filepath.Glob(filepath.Join(d.sys, "block/dm-*")); len(some) == 0 { // the pattern is right
+			return nil, nil // there is nothing to list
 		}
-		if binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag == 0 {
-			return parseNames(buf)
-		}
+		return nil, fmt.Errorf("DM_LIST_DEVICES: %w", err)
 	}
+	return parseNames(buf)
 }
 
 // parseNames reads a list of struct dm_name_list (linux/dm-ioctl.h): the number of a device, how many bytes further the next one is, its name.

@@ -243,4 +243,11 @@ func TestDeviceNames(t *testing.T) {
 	sh(t, "dmsetup", "create", name, "--table", "0 8 zero")
 	t.Cleanup(func() { sh(t, "dmsetup", "remove", name) })
 	want(1, name)
+	const many = 40 // more than fit into the first answer
+	for i := range many {
+		name := fmt.Sprintf("%0*d", dmNameLen-1, i)
+		sh(t, "dmsetup", "create", name, "--table", "0 8 zero")
+		t.Cleanup(func() { sh(t, "dmsetup", "remove", name) })
+	}
+	want(1+many, name)
 }

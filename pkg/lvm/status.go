@@ -1,7 +1,6 @@
 package lvm
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,15 +22,11 @@ func (d deviceMapper) askTargets(name string) ([]target, error) {
 // targets gives what the targets of the live table say of themselves, with dmStatusTable the table. errManyTargets: more than fit into
 // maxStatusBytes.
 func (d deviceMapper) targets(of dmTarget, flags uint32) ([]target, error) {
-	for bytes := 4096; ; bytes *= 16 {
-		buf, err := d.ioctl(dmTableStatus, of, flags, make([]byte, bytes))
-		if err != nil {
-			return nil, fmt.Errorf("DM_TABLE_STATUS of %s: %w", of, err)
-		}
-		if bytes >= maxStatusBytes || binary.NativeEndian.Uint32(buf[dmFlags:])&dmBufferFullFlag == 0 {
-			return parseTargets(buf)
-		}
+	buf, err := d.whole(dmTableStatus, of, flags, maxStatusBytes)
+	if err != nil {
+		return nil, fmt.Errorf("DM_TABLE_STATUS of %s: %w", of, err)
 	}
+	return parseTargets(buf)
 }
 
 // addTargets adds what the targets of a device tell to the facts. A text that is not understood is an error.
